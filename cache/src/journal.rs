@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_loses_itself_and_nothing_after_it() {
+    fn torn_record_loses_only_itself() {
         for torn in 1..RECORD {
             let mut bytes = encode(Event::Added, short(1), 10, 0);
             bytes.extend_from_slice(&encode(Event::Added, short(2), 20, 0)[..torn]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_still_being_written_is_read_the_next_time() {
+    fn partly_written_record_is_read_after_completion() {
         let record = encode(Event::Added, short(1), 10, 0);
         for part in 0..RECORD {
             let mut reading = JournalState::default();

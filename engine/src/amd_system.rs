@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_read_as_the_kernel_driver_writes_them_and_processors_are_left_out() {
+    fn kfd_nodes_are_parsed_and_cpus_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let node = |n: &str, text: &str| {
             std::fs::create_dir(folder.path().join(n)).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_card_and_a_disguised_one_are_disagreements() {
+    fn hidden_and_overridden_cards_are_disagreements() {
         let nodes = [
             kfd_node(1, "gfx_target_version 100302\n").unwrap(),
             kfd_node(2, "gfx_target_version 110000\n").unwrap(),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_known_by_its_folder_or_its_own_file() {
+    fn rocm_release_is_read_from_folder_or_version_file() {
         let root = tempfile::tempdir().unwrap();
         let lib = root.path().join("rocm-6.4.1/lib");
         std::fs::create_dir_all(&lib).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_is_told_its_own_packages() {
+    fn each_distribution_gets_its_own_package_names() {
         for (text, word) in [
             ("ID=debian\n", "Debian: apt"),
             ("ID=ubuntu\nID_LIKE=debian\n", "Ubuntu"),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_land_where_the_code_object_says() {
+    fn arguments_are_placed_at_code_object_offsets() {
         let mut bytes = vec![9; 3];
         pack(&kernel(), &args![Arg::Null, 1.5f32, 7u64], &mut bytes).unwrap();
         assert_eq!(bytes.len(), 24);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_count_size_or_kind_is_named_with_its_place() {
+    fn wrong_argument_count_size_or_kind_is_named() {
         let mut bytes = Vec::new();
         for (args, word) in [
             (vec![Arg::Null], "1 arguments given, the code object takes 3"),

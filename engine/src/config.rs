@@ -26,6 +26,7 @@ pub struct Config {
     pub(crate) discovery: Duration,
     pub(crate) trace: Option<Trace>,
     pub(crate) prove_all: bool,
+    pub(crate) trial: bool,
 }
 
 impl Default for Config {
@@ -48,6 +49,7 @@ impl Config {
             discovery: Duration::from_secs(20),
             trace: None,
             prove_all: false,
+            trial: true,
         }
     }
 
@@ -128,6 +130,13 @@ impl Config {
     #[must_use]
     pub fn prove_all(mut self) -> Config {
         self.prove_all = true;
+        self
+    }
+
+    /// Turns the trial of forms off ([`crate::Engine::tries_forms`]): tokens run as captured graphs.
+    #[must_use]
+    pub fn without_trial(mut self) -> Config {
+        self.trial = false;
         self
     }
 

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_the_room_are_inside_however_many_ask() {
+    fn gate_admits_at_most_its_capacity() {
         let gate = Gate::new(3);
         let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_goes_before_what_came_first() {
+    fn urgent_jobs_run_before_background_jobs() {
         let gate = Gate::new(1);
         let order = Mutex::new(Vec::new());
         // Three urgent jobs have not even been looked up: no background job may start.
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_were_given_up_hold_nobody_back() {
+    fn dropped_jobs_do_not_block_the_gate() {
         let gate = Gate::new(1);
         drop(gate.line(Urgency::Now, 5));
         drop(gate.line(Urgency::Background, 1).enter());

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_the_code_changes_the_source_key_and_nothing_else_does() {
+    fn source_key_depends_exactly_on_the_generated_code() {
         let base = job().source_key().unwrap().digest();
         let differs = |change: &dyn Fn(&mut Job)| {
             let mut other = job();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn wave_width_is_part_of_the_key_and_must_be_one_of_the_targets() {
+    fn key_contains_a_wave_width_of_the_target() {
         let amd = |wave| Job {
             options: Options::wave(wave),
             target: Target::parse("gfx1100").unwrap(),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_feature_is_part_of_the_key_where_a_kernel_asks_for_it_and_only_there() {
+    fn key_contains_only_features_used_by_the_kernel() {
         let digest = |target: &str, features: &[&'static str]| {
             let options = Options {
                 features: features.iter().map(|f| (*f).into()).collect(),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn another_compiler_or_flag_is_another_build_of_the_same_source() {
+    fn build_key_depends_on_compiler_and_flags() {
         let source = job().source_key().unwrap();
         let flags = ["-O3".to_owned()];
         let a = build_key(&source, "nvrtc", Digest::of(b"one"), &flags);

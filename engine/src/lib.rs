@@ -85,6 +85,7 @@
 )]
 
 pub mod amd_system;
+pub mod amd_traps;
 pub mod arch;
 mod args;
 mod background;
@@ -97,6 +98,7 @@ mod device_clock;
 mod driver;
 mod engine;
 pub mod error;
+mod forms;
 mod gate;
 mod geometry;
 mod key;
@@ -105,6 +107,7 @@ mod non_exhaustive;
 mod packs;
 mod proof;
 mod runtime_probe;
+pub mod sensors;
 mod service;
 pub mod source;
 mod trace;

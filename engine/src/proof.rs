@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_are_lines_and_what_is_none_is_passed_over() {
+    fn verdict_lines_are_parsed_and_others_skipped() {
         let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
         let text = format!("{one} right\nnonsense\n{two} off by a half: 1 of 2\n7f right\n");
         let all: Vec<_> = parsed(&text).into_iter().collect();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_says_which_process_runs_what() {
+    fn mark_detects_running_and_ended_processes() {
         for at in [None, Some(Digest::of(b"1"))] {
             let mark = RunningTest::now(at, at.is_some());
             assert!(mark.may_run());
@@ -357,7 +357,7 @@ mod tests {
 
     /// A zombie: a process that has exited but was not reaped.
     #[test]
-    fn a_process_that_has_ended_runs_nothing() {
+    fn zombie_process_counts_as_ended() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         while std::fs::read_to_string(format!("/proc/{}/stat", child.id()))
             .is_ok_and(|stat| !stat.contains(") Z "))
@@ -372,7 +372,7 @@ mod tests {
     /// If the process is killed between two tests (Ctrl-C during the upload of weights), no kernel
     /// is blamed. If it is killed during a test, only the tested kernel is blamed.
     #[test]
-    fn what_was_not_being_run_when_a_process_ended_is_not_to_blame() {
+    fn killed_process_blames_only_the_kernel_under_test() {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::new(crate::Config::new().cache_dir(dir.path()));
         let device = crate::driver::amd(0, "gfx1100", false);

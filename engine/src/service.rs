@@ -535,7 +535,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needs_are_met_by_newer_drivers_and_unknown_ones_never() {
+    fn pack_requires_equal_or_newer_driver() {
         let needs = |k: &str, v: &str| BTreeMap::from([(k.to_owned(), v.to_owned())]);
         assert!(meets(&needs("driver", "12.0"), Some((13, 0))));
         assert!(

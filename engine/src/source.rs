@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_headers_that_are_reached_count_and_cycles_end() {
+    fn only_reached_headers_count_and_include_cycles_end() {
         let s = Source::new(
             "k",
             "k.hip",
@@ -400,14 +400,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_header_is_named_with_file_and_line() {
+    fn missing_header_is_named_with_file_and_line() {
         let s = Source::new("k", "k.hip", "#include \"a.h\"").file("a.h", "\n#include \"gone.h\"");
         let error = s.reached().unwrap_err().to_string();
         assert!(error.contains("a.h line 2") && error.contains("gone.h"), "{error}");
     }
 
     #[test]
-    fn constants_render_sorted_and_floats_read_back_to_the_same_bits() {
+    fn constants_are_sorted_and_floats_round_trip() {
         let eps = 1e-5f32;
         let c = Constants::new()
             .set("Z", 2)

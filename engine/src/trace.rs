@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_become_well_formed_json_with_named_tracks() {
+    fn spans_become_valid_json_with_named_tracks() {
         let trace = Trace::new();
         let mut span = trace.span("compile 0", "k \"quoted\" \\ \n");
         span.detail("target", "sm_90");

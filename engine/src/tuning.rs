@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_found_for_the_same_source_sizes_and_architecture_and_no_other() {
+    fn tuning_choice_matches_only_its_source_sizes_and_architecture() {
         let engine =
             Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
         let (plain, flagged, other) = ("gfx1010", "gfx1010:xnack-", "gfx942");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn timings_are_those_of_one_driver() {
+    fn tuning_timings_are_stored_per_driver() {
         let engine =
             Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
         let (target, text) = (Target::parse("sm_90").unwrap(), source("int x;"));

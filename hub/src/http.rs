@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redirects_lead_where_they_say() {
+    fn redirects_resolve_to_expected_addresses() {
         let at: Uri = "https://hub.example/a/b/resolve/main/x.gguf?x=1".parse().unwrap();
         for (to, leads) in [
             ("https://cdn.example:8443/y?sig=a%2Fb", "https://cdn.example:8443/y?sig=a%2Fb"),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn another_port_or_scheme_is_another_host() {
+    fn host_comparison_includes_port_and_scheme() {
         let uri = |t: &str| t.parse::<Uri>().unwrap();
         assert!(same_host(&uri("https://A.example/x"), &uri("https://a.example:443/y")));
         for other in [
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_any_letters_are_encoded() {
+    fn file_names_are_percent_encoded() {
         let http = Http::new(&Settings::new("http://h:1/base/", "/tmp")).unwrap();
         let url = http.url(&["a", "refs/pr/1"], "b c%/ü#?.gguf");
         assert_eq!(url, "http://h:1/base/a/refs%2Fpr%2F1/b%20c%25/%C3%BC%23%3F.gguf");

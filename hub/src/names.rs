@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_means_the_file_that_has_it_whole() {
+    fn tag_selects_file_with_equal_word() {
         for (word, file) in [
             ("Q4_K_M", "m-Q4_K_M.gguf"),
             ("q4_k_m", "m-Q4_K_M.gguf"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_clear_lists_what_there_is() {
+    fn ambiguous_or_unknown_tag_lists_candidates() {
         for word in ["Q4_K", "Q9_9", "IQ4_0", "4_K_M", "mmproj", "other.gguf"] {
             let Err(AmbiguousReference::Nothing(all)) = chosen(word) else { panic!("{word}") };
             assert_eq!(all.len(), 12, "{word}: {all:?}");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn many_parts_of_many_cost_no_more_than_their_names() {
+    fn many_split_parts_are_grouped_in_linear_time() {
         let names: Vec<String> = (0..20_000).map(|n| format!("m{n}-00001-of-99999.gguf")).collect();
         let parts: Vec<String> =
             (1..=99_999).map(|n| format!("whole-{n:05}-of-99999.gguf")).collect();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_look_like_parts_are_whole_files() {
+    fn invalid_part_names_are_single_files() {
         for name in [
             "m-1-of-2.gguf",
             "m-00003-of-00002.gguf",

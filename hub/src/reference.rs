@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_written_again() {
+    fn references_round_trip() {
         let tag = |w: &str| Pick::Tag(w.into());
         let file = |w: &str| Pick::File(w.into());
         for (text, repo, revision, pick, again) in [
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_hubs_pages_are_references() {
+    fn hub_page_addresses_are_references() {
         for (text, again) in [
             ("hf.co/a/b:Q4_0", "hf:a/b:Q4_0"),
             ("huggingface.co/a/b", "hf:a/b"),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_leave_its_folder_or_is_no_name_is_refused() {
+    fn unsafe_or_invalid_references_are_refused() {
         for text in [
             "hf:",
             "hf:a",

@@ -16,6 +16,8 @@
 //   Map::FromTiles  x, f16 in tiles: blocks of 64 × 64, the inputs of a GEMM
 //   Map::Rotate     heads of HEAD elements rotated by position (rope.h); a has the angles
 //   Map::Temper     x · (1 + p0 · ln(⌊(position + OFFSET) / PERIOD⌋ + 1))
+//   Map::Adapters   f · x with f = a[slot · COLS / EACH + c / EACH]; 0 where f is 0. EACH_OWN: the
+//                   slot of row r is which[r] (null: r). Otherwise it is 0
 //
 //   x, residual, y  f32, one row for each y of the grid; rows of y have COLS elements; y may be x
 //                   or residual if element c depends on element c only
@@ -144,6 +146,12 @@ template <class S> struct Mapped {
         if constexpr (S::OP == Map::Temper) {
             u32 steps = (position_of(a, row) + S::OFFSET) / S::PERIOD + 1;
             return a.x[at] * (1.0f + a.p0 * ln_f32((float)steps));
+        }
+        if constexpr (S::OP == Map::Adapters) {
+            u64 slot = 0;
+            if constexpr (S::EACH_OWN) slot = a.which ? a.which[row] : row;
+            float f = a.a[slot * (COLS / S::EACH) + c / S::EACH];
+            return f == 0.0f ? 0.0f : f * a.x[at];
         }
     }
 

@@ -31,4 +31,5 @@ enum class Map : unsigned {
     FromTiles,
     Rotate,
     Temper,
+    Adapters,
 };

@@ -140,7 +140,7 @@ mod tests {
     const ZERO: [u32; 2] = [0xd3d9_4001, 0x1800_0080];
 
     #[test]
-    fn a_copy_is_of_a_register_that_something_has_written() {
+    fn copy_is_sound_only_after_a_write() {
         assert!(says(&[READ, WRITE].concat()));
         assert!(!says(&WRITE));
         assert!(!says(&[WRITE, READ].concat()));
@@ -173,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_code_object_is_not_sound() {
+    fn invalid_code_object_is_not_sound() {
         for bytes in [&b""[..], b"\x7fELF", &[0xff; 64], &[0xff; 4096]] {
             assert!(!copies_are_correct(bytes));
         }
     }
 
     #[test]
-    fn only_a_target_whose_compiler_is_not_known_is_asked_of() {
+    fn only_gfx908_with_unknown_compiler_needs_the_check() {
         let asked = |id| probe_job(&Target::parse(id).unwrap()).is_some();
         assert!(asked("gfx908") && asked("gfx908:xnack-"));
         assert!(!asked("gfx908:sound-copies") && !asked("gfx90a") && !asked("sm_90"));

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_is_read() {
+    fn every_issue_line_is_parsed() {
         let lines = COUNTED.lines().filter(|line| !line.starts_with('#')).count();
         assert!(lines > 0);
         assert_eq!(all().count(), lines);

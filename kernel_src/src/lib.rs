@@ -49,6 +49,7 @@
 
 pub mod agpr_copy_check;
 mod attention;
+pub mod card;
 mod choice;
 pub mod issue;
 pub mod persistent;

@@ -4,9 +4,10 @@ use crate::arch;
 use crate::chat::{ChatError, ChatTemplate, Message};
 use crate::device::{DeviceChoice, DeviceTaken, StageTaken};
 use crate::generate::{Answer, Request, generate};
+use crate::gguf::adapter::{Adapter, AdapterError};
 use crate::gguf::{self, Gguf};
 use crate::gpu::PageCount;
-use crate::graph::{Graph, GraphError};
+use crate::graph::{Graph, GraphError, MOST_ADAPTERS, adapt};
 use crate::host::Cpu;
 use crate::placement::{PlacementError, RequestedDevices, open_rank};
 use crate::sample::SampleOptions;
@@ -74,6 +75,15 @@ pub enum OpenError {
     /// The layers cannot be placed as requested.
     #[error(transparent)]
     Placement(#[from] PlacementError),
+    /// An adapter cannot be used with the model.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    /// Too many adapters.
+    #[error("{0} LoRA adapters were given, at most {MOST_ADAPTERS} are possible")]
+    Adapters(usize),
+    /// An option that cannot be combined with adapters.
+    #[error("{0} cannot be combined with a LoRA adapter: leave one of them out")]
+    WithAdapter(&'static str),
     /// The CPU session failed: the system refused memory.
     #[error(transparent)]
     Cpu(SessionError),
@@ -120,7 +130,10 @@ impl Model {
     ) -> Result<Model, OpenError> {
         let start = Instant::now();
         let path = path.as_ref();
-        let (gguf, graph, tokenizer) = read(path, options.output)?;
+        let (gguf, graph, tokenizer) = read(path, options)?;
+        // Measured rates divide only feed-forward parts without adapters.
+        let host_ffn = options.host_ffn.or((!graph.adapters.is_empty()).then_some(0));
+        let options = &OpenOptions { host_ffn, ..options.clone() };
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token());
         let all = options.context_of(&graph).saturating_mul(options.sequences.max(1));
         let (mut session, device, engine) = on_device(&gguf, graph, options, config)?;
@@ -206,11 +219,11 @@ impl Model {
     }
 }
 
-/// Reads the file, its graph and its tokenizer.
-fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), OpenError> {
-    let gguf = Arc::new(Gguf::open(path)?);
+/// Reads the file, its graph and its tokenizer, and the adapters.
+fn read(path: &Path, options: &OpenOptions) -> Result<(Arc<Gguf>, Graph, Tokenizer), OpenError> {
+    let gguf = Gguf::open(path)?;
     let path = || path.display().to_string();
-    let graph = match output {
+    let graph = match options.output {
         Output::Own => arch::build(&gguf),
         Output::Vector(pooling) => arch::build_vector(&gguf, pooling),
     };
@@ -221,7 +234,39 @@ fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), Op
     if tokens != scored {
         return Err(OpenError::Vocabulary { path: path(), tokens, scored });
     }
-    Ok((gguf, graph, tokenizer))
+    let (graph, gguf) = with_adapters(graph, gguf, options)?;
+    Ok((Arc::new(gguf), graph, tokenizer))
+}
+
+/// Adds the adapters of the options to a graph and its file.
+fn with_adapters(
+    graph: Graph,
+    gguf: Gguf,
+    options: &OpenOptions,
+) -> Result<(Graph, Gguf), OpenError> {
+    if options.adapters.is_empty() {
+        return Ok((graph, gguf));
+    }
+    if options.adapters.len() > MOST_ADAPTERS {
+        return Err(OpenError::Adapters(options.adapters.len()));
+    }
+    let refused = [
+        (options.split != Split::Layers, "--split tensor or ranks"),
+        (options.host_experts > 0, "--host-experts"),
+        (options.host_ffn.is_some_and(|n| n > 0), "--host-ffn"),
+    ];
+    if let Some((_, option)) = refused.into_iter().find(|(given, _)| *given) {
+        return Err(OpenError::WithAdapter(option));
+    }
+    let mut adapters = vec![];
+    for file in &options.adapters {
+        let mut adapter = Adapter::open(&file.path, &gguf)?;
+        if let Some(name) = &file.name {
+            adapter.name.clone_from(name);
+        }
+        adapters.push((adapter, file.scale));
+    }
+    Ok(adapt(graph, gguf, &adapters)?)
 }
 
 /// Number of times that opening is tried again after a kernel faulted and the device was lost.

@@ -98,7 +98,7 @@ mod tests {
     use super::negative_log_likelihood;
 
     #[test]
-    fn equal_scores_cost_the_logarithm_of_their_number() {
+    fn equal_scores_cost_log_of_their_count() {
         assert!((negative_log_likelihood(&[1e4; 8], 3) - 8f64.ln()).abs() < 1e-12);
     }
 }

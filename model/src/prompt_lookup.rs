@@ -298,7 +298,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_last_place_of_the_longest_piece_says_what_may_come() {
+    fn draft_follows_last_match_of_longest_ngram() {
         let mut lookup = Lookup::default();
         let text = [1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 8, 3, 4];
         assert_eq!(lookup.draft(&text, 3), [6, 7, 8], "the last place of 3 4");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn drafts_are_made_where_they_pay_and_tried_again_where_they_do_not() {
+    fn drafting_stops_when_slow_and_is_retried() {
         let steps = |drafted: Duration, right: usize| {
             let (mut pays, mut with) = (DraftPolicy::default(), 0);
             for _ in 0..490 {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_runs_ahead_is_left_only_for_what_was_counted_before() {
+    fn drafting_on_pipelined_device_needs_counted_gain() {
         let plain = Duration::from_secs(20);
         let (with, took) = ahead(0);
         assert!(

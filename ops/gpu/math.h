@@ -1,8 +1,8 @@
 // math.h: the functions of tensors' kernels that no bare compiler has, in f64: exp, logarithms,
-// circular and hyperbolic functions, erf, powers. f32 and halves are computed here and rounded
-// once, which is right but for rare half-way cases; f64 is within 4 units in the last place, pow
-// within 2^-43. Circular functions are for sizes below 2^40. One text for every compiler, so one
-// result.
+// circular and hyperbolic functions, erf, powers. f32 and halves of those that math32.h lacks are
+// computed here and rounded once, which is right but for rare half-way cases; f64 is within 4 units
+// in the last place, pow within 2^-43. Circular functions are for sizes below 2^40. One text for
+// every compiler, so one result.
 #pragma once
 #include "kjit.h"
 // No product and sum become one rounding: results are those of the CPU, and of any grouping.

@@ -2,7 +2,7 @@
 // the CPU: integers wrap, dividing one by zero gives 0, halves are computed in f32 and rounded
 // after each operation.
 #pragma once
-#include "math.h"
+#include "math32.h"
 
 // What a register of a half is: an f32 whose value the half has.
 STEP float round_half(float v) { return load(round_f16(v)); }
@@ -58,8 +58,28 @@ OP_INT(u64, false)
 
 STEP u8 op_not(u8 a) { return a ^ 1; }  // of a bool
 
-STEP bool m_signed(float x) { return as_u32(x) >> 31 != 0; }
+// The lesser and the greater: NaN if either is NaN, and -0 is below 0.
+template <class T> STEP T m_min(T a, T b) {
+    return a < b || a != a || (a == b && m_signed(a)) ? a : b;
+}
+template <class T> STEP T m_max(T a, T b) {
+    return a > b || a != a || (a == b && m_signed(b)) ? a : b;
+}
+#if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
+STEP float m_min(float a, float b) {
+    float v;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+}
+STEP float m_max(float a, float b) {
+    float v;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+}
+#endif
 
+#define OP_OWN(T, name) STEP T op_##name(T x) { return m_##name(x); }
+#define OP_OWN_2(T, name) STEP T op_##name(T a, T b) { return m_##name(a, b); }
 #define OP_BY_F64(T, name) STEP T op_##name(T x) { return (T)m_##name((f64)x); }
 #define OP_BY_F64_2(T, name) STEP T op_##name(T a, T b) { return (T)m_##name((f64)a, (f64)b); }
 #define OP_FLOAT(T)                                                                               \
@@ -70,15 +90,11 @@ STEP bool m_signed(float x) { return as_u32(x) >> 31 != 0; }
     STEP T op_negative(T a) { return -a; }                                                        \
     STEP T op_sign(T a) { return a > 0 ? (T)1 : a < 0 ? (T)-1 : a + 0; }                          \
     STEP bool op_isnan(T a) { return a != a; }                                                    \
-    STEP bool op_isinf(T a) { return m_isinf((f64)a); }                                           \
+    STEP bool op_isinf(T a) { return m_isinf(a); }                                                \
     STEP bool op_isfinite(T a) { return a - a == 0; }                                             \
     STEP bool op_signbit(T a) { return m_signed(a); }                                             \
-    STEP T op_minimum(T a, T b) {                                                                 \
-        return a < b || a != a || (a == b && op_signbit(a)) ? a : b;                              \
-    }                                                                                             \
-    STEP T op_maximum(T a, T b) {                                                                 \
-        return a > b || a != a || (a == b && op_signbit(b)) ? a : b;                              \
-    }                                                                                             \
+    STEP T op_minimum(T a, T b) { return m_min(a, b); }                                           \
+    STEP T op_maximum(T a, T b) { return m_max(a, b); }                                           \
     STEP T op_floor_divide(T a, T b) {                                                            \
         if (b == 0 || op_isinf(a) || op_isinf(b)) return a / b;                                   \
         T rest = (T)m_fmod((f64)a, (f64)b), whole = (a - rest) / b;                               \
@@ -92,15 +108,13 @@ STEP bool m_signed(float x) { return as_u32(x) >> 31 != 0; }
         if (rest == 0) return (T)m_copysign((f64)rest, (f64)b);                                   \
         return (rest < 0) != (b < 0) ? rest + b : rest;                                           \
     }                                                                                             \
-    OP_BY_F64(T, abs) OP_BY_F64(T, floor) OP_BY_F64(T, ceil) OP_BY_F64(T, trunc)                  \
-    OP_BY_F64(T, round) OP_BY_F64(T, sqrt) OP_BY_F64(T, exp) OP_BY_F64(T, expm1)                  \
-    OP_BY_F64(T, log) OP_BY_F64(T, log1p) OP_BY_F64(T, log2) OP_BY_F64(T, log10)                  \
-    OP_BY_F64(T, sin) OP_BY_F64(T, cos) OP_BY_F64(T, tan) OP_BY_F64(T, asin)                      \
-    OP_BY_F64(T, acos) OP_BY_F64(T, atan) OP_BY_F64(T, sinh) OP_BY_F64(T, cosh)                   \
-    OP_BY_F64(T, tanh) OP_BY_F64(T, asinh) OP_BY_F64(T, acosh) OP_BY_F64(T, atanh)                \
-    OP_BY_F64(T, erf)                                                                             \
-    OP_BY_F64_2(T, pow) OP_BY_F64_2(T, atan2) OP_BY_F64_2(T, hypot) OP_BY_F64_2(T, copysign)      \
-    OP_BY_F64_2(T, logaddexp)
+    OP_OWN(T, abs) OP_OWN(T, floor) OP_OWN(T, ceil) OP_OWN(T, trunc) OP_OWN(T, round)             \
+    OP_OWN(T, sqrt) OP_OWN(T, exp) OP_OWN(T, expm1) OP_OWN(T, log) OP_OWN(T, log1p)               \
+    OP_OWN(T, log2) OP_OWN(T, log10) OP_OWN(T, sin) OP_OWN(T, cos) OP_OWN(T, tan)                 \
+    OP_OWN(T, sinh) OP_OWN(T, cosh) OP_OWN(T, tanh) OP_OWN(T, erf) OP_OWN_2(T, copysign)          \
+    OP_OWN_2(T, logaddexp) OP_BY_F64(T, asin) OP_BY_F64(T, acos) OP_BY_F64(T, atan)               \
+    OP_BY_F64(T, asinh) OP_BY_F64(T, acosh) OP_BY_F64(T, atanh) OP_BY_F64_2(T, pow)               \
+    OP_BY_F64_2(T, atan2) OP_BY_F64_2(T, hypot)
 OP_FLOAT(float)
 OP_FLOAT(f64)
 

@@ -7,7 +7,8 @@
 //   Shape::In                    an element of both operands
 //   Shape::Left, Right           the operands: LIE, and the offsets batch(p, z), own(p, i) (i: row
 //                                or column of C) and depth(p, k), whose sum is an element's place
-// `store(at, v)` gets the results: `at` is the row-major index in (batch, m, n).
+// `give(z, row, col, v)`: the element that is stored of the result v of batch z. It is called for
+// elements inside alone, several before their stores, so that what it reads arrives together.
 //
 // LIE, how an operand's elements lie:
 //   LIE_DEPTHS  sixteen bytes along the depth are neighbours and aligned
@@ -43,6 +44,10 @@ STEP bf16 narrow_bf16(float v) {
 struct ProductTile {
     u32 batch, row, col;
 };
+// The place of a result: its row-major index in (batch, m, n).
+STEP i64 result_at(const Numbers& p, u32 z, u32 row, u32 col) {
+    return ((i64)z * (u32)p.n[0] + row) * (u32)p.n[1] + col;
+}
 template <class S> STEP ProductTile product_tile(const Numbers& p, u32 block) {
     const u32 rows = CEIL_DIV((u32)p.n[0], S::BM), cols = CEIL_DIV((u32)p.n[1], S::BN);
     const u32 batch = block / (rows * cols), at = block % (rows * cols);
@@ -159,9 +164,9 @@ template <class S> struct ProductFma {
         }
     }
 
-    template <class Store>
+    template <class Out, class Give>
     STEP void run(const Numbers& p, const typename S::In* left, const typename S::In* right,
-                  Store store) {
+                  Out* to, Give give) {
         LDS_ARRAY(float, xs, 2 * TILE);
         LDS_ARRAY(float, ys, 2 * TILE);
         LDS_ARRAY(i64, tables, 4 * DEPTH);
@@ -220,15 +225,19 @@ template <class S> struct ProductFma {
                 const u32 c = t + i * 256, row = tile.row + c / B, col = tile.col + c % B;
                 float all = 0.0f;
                 UNROLL for (u32 q = 0; q < GROUPS; q++) all += xs[q * (B * B) + c];
-                if (row < m && col < n) store(((i64)tile.batch * m + row) * n + col, all);
+                if (row < m && col < n)
+                    to[result_at(p, tile.batch, row, col)] = give(tile.batch, row, col, all);
             }
         } else {
             UNROLL for (u32 i = 0; i < T; i++) {
                 const u32 row = tile.row + place(down, i);
+                Out v[T];
+                UNROLL for (u32 j = 0; j < T; j++)
+                    v[j] = give(tile.batch, min_u32(row, m - 1),
+                                min_u32(tile.col + place(across, j), n - 1), sum[i][j]);
                 UNROLL for (u32 j = 0; j < T; j++) {
                     const u32 col = tile.col + place(across, j);
-                    if (row < m && col < n)
-                        store(((i64)tile.batch * m + row) * n + col, sum[i][j]);
+                    if (row < m && col < n) to[result_at(p, tile.batch, row, col)] = v[j];
                 }
             }
         }

@@ -45,6 +45,7 @@ template <class S> struct ProductMma {
                       S::WAVES_M * S::WAVES_N == kj_waves && BM % 64 == 0 && BN % 64 == 0,
                   "waves tile the block");
     static constexpr u32 WIDE = BN + 4;  // of a row of results in shared memory
+    static_assert(BM * BN % (8 * KJ_BLOCK) == 0, "eight results of a thread at a time");
     static_assert(BM * WIDE * 4 <= STAGES * (BM + BN) * 128, "results fit where the tiles were");
 
     // One operand: B rows of 64 depths in a tile. A tile of LIE_ROWS has a row for each depth,
@@ -83,6 +84,11 @@ template <class S> struct ProductMma {
     template <class Side, u32 B>
     STEP void begin(const Numbers& p, Operand<Side, B>& o, u16* tile, u32 k0, const i64* table) {
         using O = Operand<Side, B>;
+        // All chunks of a thread are of the same depths.
+        static_assert(KJ_BLOCK % 8 == 0, "a row of a tile has eight chunks");
+        const u32 own_k = k0 + thread_id() % 8 * 8;
+        const i64 deep =
+            O::LIE == LIE_DEPTHS ? Side::depth(p, min_u32(own_k, o.depth - 1)) : 0;
         UNROLL for (u32 i = 0; i < O::EACH; i++) {
             const u32 c = thread_id() + i * KJ_BLOCK;
             if constexpr (O::LIE < LIE_ACROSS) {
@@ -91,8 +97,9 @@ template <class S> struct ProductMma {
                 const bool inside = o.first + row < o.rows && k0 + k < o.depth;
                 const u16* at = o.from;
                 if (inside)
-                    at += (O::LIE == LIE_DEPTHS ? o.own[i] : Side::own(p, o.first + row)) +
-                          Side::depth(p, k0 + k);
+                    at += O::LIE == LIE_DEPTHS
+                              ? o.own[i] + deep
+                              : Side::own(p, o.first + row) + Side::depth(p, k0 + k);
                 if constexpr (O::ASYNC) {
                     u16* to = tile + spot<O::LIE>(row, k);
                     if (inside) copy16(to, at);
@@ -161,8 +168,9 @@ template <class S> struct ProductMma {
         }
     }
 
-    template <class Store>
-    STEP void run(const Numbers& p, const void* left, const void* right, u8* pool, Store store) {
+    template <class Out, class Give>
+    STEP void run(const Numbers& p, const void* left, const void* right, u8* pool, Out* to,
+                  Give give) {
         LDS_ARRAY(i64, tables, 256);
         const u32 m = (u32)p.n[0], n = (u32)p.n[1], depth = (u32)p.n[2];
         const u32 steps = CEIL_DIV(depth, 64);
@@ -236,10 +244,18 @@ template <class S> struct ProductMma {
                     out[(wave_m + i * MMA_M + acc_row(e)) * WIDE + wave_n + j * MMA_N +
                         acc_col(e)] = sum[i][j].v[e];
         block_sync();
-        for (u32 e = thread_id(); e < BM * BN; e += KJ_BLOCK) {
-            const u32 row = tile.row + e / BN, col = tile.col + e % BN;
-            if (row < m && col < n)
-                store(((i64)tile.batch * m + row) * n + col, out[e / BN * WIDE + e % BN]);
+        for (u32 first = thread_id(); first < BM * BN; first += 8 * KJ_BLOCK) {
+            Out v[8];
+            UNROLL for (u32 i = 0; i < 8; i++) {
+                const u32 e = first + i * KJ_BLOCK;
+                v[i] = give(tile.batch, min_u32(tile.row + e / BN, m - 1),
+                            min_u32(tile.col + e % BN, n - 1), out[e / BN * WIDE + e % BN]);
+            }
+            UNROLL for (u32 i = 0; i < 8; i++) {
+                const u32 e = first + i * KJ_BLOCK, row = tile.row + e / BN;
+                const u32 col = tile.col + e % BN;
+                if (row < m && col < n) to[result_at(p, tile.batch, row, col)] = v[i];
+            }
         }
     }
 };

@@ -2,7 +2,8 @@
 //
 // A block is persistent and takes tiles of 128 × BN one after another. Of three groups of four
 // warps one brings both operands by the copy engine (tensor maps), and two multiply, 64 rows each,
-// and store while the next tile's stages arrive.
+// and store while the next tile's stages arrive. With Shape::APART the two take whole tiles in
+// turn, so that one multiplies while the other computes what follows the product and stores.
 //
 // LIE of an operand is LIE_DEPTHS or LIE_ROWS; of Left and Right only that is used: the maps have
 // the strides. n[3]: tiles of the product; n[4]: blocks; n[5], n[6]: 1, or 0 for an operand that
@@ -55,6 +56,9 @@ template <class S> struct ProductWgmma {
     using Left = typename S::Left;
     using Right = typename S::Right;
     static constexpr u32 BM = 128, BN = S::BN, STAGES = S::STAGES;
+    static constexpr bool APART = S::APART;
+    static constexpr u32 MI = APART ? 2 : 1;  // products of 64 rows of a group
+    static_assert(MI * BN <= 256, "sums stay in registers");
     static_assert(S::BM == 128 && KJ_BLOCK == 384, "roles");
     static constexpr bool TURNED_A = Left::LIE == LIE_ROWS, TURNED_B = Right::LIE == LIE_ROWS;
     static constexpr u32 x_stage = BM * 64, y_stage = BN * 64;  // halves
@@ -71,20 +75,19 @@ template <class S> struct ProductWgmma {
         }
     }
 
-    // `give(at, v)`: the stored bits of a result. `pool`: 1024 bytes to align, the stages, and
-    // 16 KB for results.
+    // `pool`: 1024 bytes to align, the stages, and 16 KB for results.
     template <class Out, class Give>
     STEP void run(const Numbers& p, const TensorMap* left, const TensorMap* right, Out* to,
                   u8* pool, Shared& lds, Give give) {
         u16* xs = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);
         u16* ys = xs + STAGES * x_stage;
         u16* results = ys + STAGES * y_stage;
-        const u32 m = (u32)p.n[0], n = (u32)p.n[1], steps = CEIL_DIV((u32)p.n[2], 64);
+        const u32 steps = CEIL_DIV((u32)p.n[2], 64);
         const u32 tiles = (u32)p.n[3], blocks = (u32)p.n[4];
         const u32 left_step = (u32)p.n[5], right_step = (u32)p.n[6];
         if (thread_id() == 0) {
             for (u32 s = 0; s < STAGES; s++)
-                barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, 8);
+                barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, APART ? 4 : 8);
             barrier_fence_init();
         }
         block_sync();
@@ -109,20 +112,27 @@ template <class S> struct ProductWgmma {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const u32 group = thread_id() / 128 - 1, lane = thread_id() % 128;
         u16* own = results + group * 4096;
-        for (u32 number = block_id(); number < tiles; number += blocks) {
+        if (APART) stage_no = group * steps;
+        const u32 first = block_id() + (APART ? group * blocks : 0);
+        for (u32 number = first; number < tiles; number += (APART ? 2 : 1) * blocks) {
             const ProductTile tile = product_tile<S>(p, number);
-            float d[BN / 2];
+            float d[MI][BN / 2];
             for (u32 step = 0; step < steps; step++, stage_no++) {
                 const u32 s = stage_no % STAGES;
                 barrier_wait(lds.full + s, stage_no / STAGES % 2);
-                const u16* a = xs + s * x_stage + group * 4096;
+                const u16* a = xs + s * x_stage + (APART ? 0 : group * 4096);
                 const u16* b = ys + s * y_stage;
                 products_fence();
                 UNROLL for (u32 k = 0; k < 64; k += 16)
-                    wide_products<BN, TURNED_A, TURNED_B>(
-                        d, TURNED_A ? transposed_descriptor(a, k, 64) : tile_descriptor(a, k),
-                        TURNED_B ? transposed_descriptor(b, k, 64) : tile_descriptor(b, k),
-                        step > 0 || k > 0, typename S::In{});
+                    UNROLL for (u32 i = 0; i < MI; i++) {
+                        const u16* rows = a + i * 4096;
+                        wide_products<BN, TURNED_A, TURNED_B>(
+                            d[i],
+                            TURNED_A ? transposed_descriptor(rows, k, 64)
+                                     : tile_descriptor(rows, k),
+                            TURNED_B ? transposed_descriptor(b, k, 64) : tile_descriptor(b, k),
+                            step > 0 || k > 0, typename S::In{});
+                    }
                 products_commit();
                 products_wait(1);
                 if (step > 0 && lane % 32 == 0)
@@ -130,40 +140,96 @@ template <class S> struct ProductWgmma {
             }
             products_wait(0);
             if (lane % 32 == 0) barrier_arrive(lds.empty + (stage_no - 1) % STAGES);
+            if (APART) stage_no += steps;  // those of the other group
+            if constexpr (APART) put_slices(p, to, d, tile, own, group, lane, give);
+            else put(p, to, d[0], tile, tile.row + group * 64, own, group, lane, give);
+        }
+    }
 
-            const u32 row0 = tile.row + group * 64, own_row = lane / 32 * 16 + lane % 32 / 4;
-            const i64 first = ((i64)tile.batch * m + row0) * n;
-            if (sizeof(Out) == 2 && n % 8 == 0) {
-                // By 64 columns through shared memory, so that stores take whole lines.
-                UNROLL for (u32 c = 0; c < BN; c += 64) {
-                    if (tile.col + c >= n) break;
-                    part_sync(group + 1, 128);
-                    UNROLL for (u32 j = 0; j < 8; j++)
-                        UNROLL for (u32 h = 0; h < 2; h++) {
-                            const u32 row = own_row + 8 * h, col = 8 * j + lane % 4 * 2;
-                            u32 pair = 0;
-                            UNROLL for (u32 e = 0; e < 2; e++) {
-                                const i64 at = first + (i64)row * n + tile.col + c + col + e;
-                                const bool inside = row0 + row < m && tile.col + c + col + e < n;
-                                const float v = d[4 * (c / 8 + j) + 2 * h + e];
-                                if (inside) pair |= (u32)half_bits(give(at, v)) << 16 * e;
-                            }
-                            *(u32*)(own + tile_at(row, col)) = pair;
-                        }
-                    part_sync(group + 1, 128);
-                    UNROLL for (u32 i = 0; i < 4; i++) {
-                        const u32 row = lane / 8 + 16 * i, col = lane % 8 * 8;
-                        if (row0 + row < m && tile.col + c + col < n)
-                            *(u32x4*)(to + first + (i64)row * n + tile.col + c + col) =
-                                load16(own + tile_at(row, col));
-                    }
-                }
+    // Stores 64 × 64 results that are in shared memory: whole lines.
+    template <class Out>
+    STEP void lines_out(const Numbers& p, Out* to, const u16* own, u32 z, u32 row0, u32 col0,
+                        u32 lane) {
+        UNROLL for (u32 i = 0; i < 4; i++) {
+            const u32 row = lane / 8 + 16 * i, col = lane % 8 * 8;
+            if (row0 + row < (u32)p.n[0] && col0 + col < (u32)p.n[1])
+                *(u32x4*)(to + result_at(p, z, row0 + row, col0 + col)) =
+                    load16(own + tile_at(row, col));
+        }
+    }
+
+    // Stores all rows of a group, 32 columns of 64 rows at a time by one piece of code: what
+    // follows the product may be long, and 128 copies of it would not fit the instruction cache.
+    template <class Out, class Give>
+    STEP void put_slices(const Numbers& p, Out* to, const float (&d)[MI][BN / 2], ProductTile tile,
+                         u16* own, u32 group, u32 lane, Give give) {
+        constexpr u32 WIDTH = BN / 32, SLICES = MI * WIDTH;
+        const u32 m = (u32)p.n[0], n = (u32)p.n[1], own_row = lane / 32 * 16 + lane % 32 / 4;
+        const bool lines = sizeof(Out) == 2 && n % 8 == 0;
+        NO_UNROLL for (u32 slice = 0; slice < SLICES; slice++) {
+            const u32 row0 = tile.row + slice / WIDTH * 64, col0 = tile.col + slice % WIDTH * 32;
+            if (row0 >= m || tile.col + slice % WIDTH / 2 * 64 >= n) continue;
+            float sum[16];
+            UNROLL for (u32 e = 0; e < 16; e++) sum[e] = d[0][e];
+            UNROLL for (u32 q = 1; q < SLICES; q++)
+                UNROLL for (u32 e = 0; e < 16; e++)
+                    sum[e] = q == slice ? d[q / WIDTH][q % WIDTH * 16 + e] : sum[e];
+            // All values before the first store, so that what they read arrives together.
+            Out v[16];
+            UNROLL for (u32 i = 0; i < 16; i++) {
+                const u32 row = row0 + own_row + 8 * (i / 2 % 2);
+                const u32 col = col0 + 8 * (i / 4) + lane % 4 * 2 + i % 2;
+                v[i] = give(tile.batch, min_u32(row, m - 1), min_u32(col, n - 1), sum[i]);
+            }
+            if (lines) {
+                if (slice % 2 == 0) part_sync(group + 1, 128);
+                UNROLL for (u32 i = 0; i < 16; i += 2)
+                    *(u32*)(own + tile_at(own_row + 8 * (i / 2 % 2),
+                                          slice % 2 * 32 + 8 * (i / 4) + lane % 4 * 2)) =
+                        (u32)half_bits(v[i]) | (u32)half_bits(v[i + 1]) << 16;
+                if (slice % 2 == 0) continue;
+                part_sync(group + 1, 128);
+                lines_out(p, to, own, tile.batch, row0, col0 - 32, lane);
             } else {
-                UNROLL for (u32 i = 0; i < BN / 2; i++) {
-                    const u32 row = own_row + 8 * (i / 2 % 2);
-                    const u32 col = tile.col + 8 * (i / 4) + lane % 4 * 2 + i % 2;
-                    const i64 at = first + (i64)row * n + col;
-                    if (row0 + row < m && col < n) to[at] = give(at, d[i]);
+                UNROLL for (u32 i = 0; i < 16; i++) {
+                    const u32 row = row0 + own_row + 8 * (i / 2 % 2);
+                    const u32 col = col0 + 8 * (i / 4) + lane % 4 * 2 + i % 2;
+                    if (row < m && col < n) to[result_at(p, tile.batch, row, col)] = v[i];
+                }
+            }
+        }
+    }
+
+    // Stores the 64 rows from `row0`, 64 columns at a time.
+    template <class Out, class Give>
+    STEP void put(const Numbers& p, Out* to, const float (&d)[BN / 2], ProductTile tile, u32 row0,
+                  u16* own, u32 group, u32 lane, Give give) {
+        const u32 m = (u32)p.n[0], n = (u32)p.n[1], own_row = lane / 32 * 16 + lane % 32 / 4;
+        const bool lines = sizeof(Out) == 2 && n % 8 == 0;
+        if (row0 >= m) return;
+        UNROLL for (u32 c = 0; c < BN; c += 64) {
+            const u32 col0 = tile.col + c;
+            if (col0 >= n) break;
+            // All values before the first store, so that what they read arrives together.
+            Out v[32];
+            UNROLL for (u32 i = 0; i < 32; i++) {
+                const u32 row = row0 + own_row + 8 * (i / 2 % 2);
+                const u32 col = col0 + 8 * (i / 4) + lane % 4 * 2 + i % 2;
+                v[i] = give(tile.batch, min_u32(row, m - 1), min_u32(col, n - 1), d[c / 2 + i]);
+            }
+            if (lines) {
+                // Through shared memory, so that stores take whole lines.
+                part_sync(group + 1, 128);
+                UNROLL for (u32 i = 0; i < 32; i += 2)
+                    *(u32*)(own + tile_at(own_row + 8 * (i / 2 % 2), 8 * (i / 4) + lane % 4 * 2)) =
+                        (u32)half_bits(v[i]) | (u32)half_bits(v[i + 1]) << 16;
+                part_sync(group + 1, 128);
+                lines_out(p, to, own, tile.batch, row0, col0, lane);
+            } else {
+                UNROLL for (u32 i = 0; i < 32; i++) {
+                    const u32 row = row0 + own_row + 8 * (i / 2 % 2);
+                    const u32 col = col0 + 8 * (i / 4) + lane % 4 * 2 + i % 2;
+                    if (row < m && col < n) to[result_at(p, tile.batch, row, col)] = v[i];
                 }
             }
         }

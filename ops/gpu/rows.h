@@ -2,6 +2,9 @@
 // threads, a power of two, share a row; a block has KJ_BLOCK / TEAM rows.
 #pragma once
 
+// Elements that are read and written together.
+template <class T, u32 N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Pack { T v[N]; };
+
 template <class State> STEP State other_lane(State s, u32 mask) {
     union Words {
         State s;

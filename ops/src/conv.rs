@@ -11,6 +11,10 @@ use crate::shape::show;
 use crate::tensor::Tensor;
 use crate::view::View;
 
+/// Multiplications from which copies with neighbouring channels pay: all reads are then of sixteen
+/// bytes.
+const WORTH_COPIES: usize = 1 << 26;
+
 /// Windows along each spatial axis.
 #[derive(Clone, Debug)]
 pub struct Windows<'a> {
@@ -139,6 +143,34 @@ impl Tensor {
         }
     }
 
+    /// A copy (lead…, channels, spatial…) with `lead` axes before the spatial ones, in which the
+    /// channels of a place are neighbours, with zeros around it.
+    fn channels_last(&self, lead: usize, padding: &[usize]) -> Result<Tensor> {
+        let channels = lead.saturating_sub(1);
+        let rank = self.rank();
+        let outer = (0..channels).map(|a| a as i64);
+        let places = (lead..rank).map(|a| a as i64);
+        let order: Vec<i64> = outer.chain(places).chain([channels as i64]).collect();
+        let turned = self.permute(&order)?;
+        let mut shape = turned.shape().to_vec();
+        let mut start = vec![0; rank];
+        for (i, p) in padding.iter().enumerate() {
+            let (Some(n), Some(s)) = (shape.get_mut(channels + i), start.get_mut(channels + i))
+            else {
+                continue;
+            };
+            *s = *p as i64;
+            *n = p.checked_mul(2).and_then(|p| n.checked_add(p)).unwrap_or(usize::MAX);
+        }
+        crate::shape::count("conv", &shape)?;
+        let zeros = Tensor::full(&shape, Scalar::Int(0), self.dtype(), self.device())?;
+        let region = crate::node::Region { start, step: vec![1; rank] };
+        let copy = zeros.assembled(&[region], std::slice::from_ref(&turned))?;
+        let back: Vec<i64> =
+            (0..channels).chain([rank - 1]).chain(channels..rank - 1).map(|a| a as i64).collect();
+        copy.permute(&back)
+    }
+
     /// A convolution as one product over channels and taps, whose right side is a view of the
     /// windows: no copy of them is made. Shapes fit.
     fn contracted(&self, weight: &Tensor, windows: &Windows<'_>, groups: usize) -> Result<Tensor> {
@@ -147,19 +179,41 @@ impl Tensor {
         };
         let (n, c, out, each, spatial) = (*n, *c, *out, *each, kernel.len());
         let split = [&[n, groups, c / groups.max(1)], sizes].concat();
-        let x = self.shaped(&split)?.windows("conv", kernel, windows, Scalar::Int(0))?;
+        let spread = self.shaped(&split)?;
+        let products = weight.numel().saturating_mul(n).saturating_mul(sizes.iter().product());
+        let wide = 16 / self.dtype().size();
+        // A kernel of one tap reads neighbours along the image.
+        let taps = kernel.iter().product::<usize>() > 1;
+        let last = taps && each % wide == 0 && products >= WORTH_COPIES;
+        let (x, windows) = match last {
+            false => (spread, windows.clone()),
+            true => (
+                spread.channels_last(3, windows.padding)?,
+                Windows { padding: &vec![0; spatial], ..windows.clone() },
+            ),
+        };
+        let x = x.windows("conv", kernel, &windows, Scalar::Int(0))?;
         let outs = x.shape().get(3..3 + spatial).unwrap_or_default().to_vec();
-        // (n, groups, channels, outs…, taps…) → (n, groups, outs…, channels, taps…)
-        let order: Vec<i64> = [0, 1]
-            .into_iter()
-            .chain((3..3 + spatial).map(|a| a as i64))
-            .chain([2])
-            .chain((3 + spatial..3 + 2 * spatial).map(|a| a as i64))
-            .collect();
-        let x = x.permute(&order)?;
-        let w = weight
-            .shaped(&[&[1, groups, out / groups.max(1), each], kernel].concat())?
-            .broadcast_to(&[&[n, groups, out / groups.max(1), each], kernel].concat())?;
+        // (n, groups, channels, outs…, taps…) → (n, groups, outs…, channels, taps…), or with the
+        // channels behind the taps.
+        let order = |lead: usize| -> Vec<i64> {
+            let taps = (lead + 1..lead + 1 + spatial).map(|a| a as i64);
+            match last {
+                true => taps.chain([lead as i64]).collect(),
+                false => [lead as i64].into_iter().chain(taps).collect(),
+            }
+        };
+        let outer = [0, 1].into_iter().chain((3..3 + spatial).map(|a| a as i64));
+        let deep =
+            order(2 + spatial).into_iter().map(|a| if a == 2 + spatial as i64 { 2 } else { a });
+        let x = x.permute(&outer.chain(deep).collect::<Vec<_>>())?;
+        let w = weight.shaped(&[&[1, groups, out / groups.max(1), each], kernel].concat())?;
+        let w = match last {
+            true => w.channels_last(4, &vec![0; spatial])?,
+            false => w,
+        };
+        let w = w.permute(&[0, 1, 2].into_iter().chain(order(3)).collect::<Vec<_>>())?;
+        let w = w.broadcast_to(&[&[n], w.shape().get(1..).unwrap_or_default()].concat())?;
         let axes = Axes { batch: 2, rows: 1, cols: spatial, depth: 1 + spatial };
         let shape = [&[n, groups, out / groups.max(1)], &outs[..]].concat();
         let inputs = vec![w.re.clone(), x.re.clone()];

@@ -178,7 +178,7 @@ mod tests {
     use crate::promotion::promote;
 
     #[test]
-    fn integers_promote_to_the_smallest_that_holds_both() {
+    fn integers_promote_to_smallest_common_type() {
         for a in DTYPES.into_iter().filter(|d| d.is_int()) {
             for b in DTYPES.into_iter().filter(|d| d.is_int()) {
                 let (low, high) = (a.range().0.min(b.range().0), a.range().1.max(b.range().1));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn promotion_does_not_depend_on_the_order() {
+    fn promotion_is_commutative() {
         for a in DTYPES {
             for b in DTYPES {
                 assert_eq!(promote("t", a, b).ok(), promote("t", b, a).ok(), "{a} {b}");

@@ -410,7 +410,7 @@ mod tests {
     use super::slice;
 
     #[test]
-    fn slices_are_pythons() {
+    fn slices_match_python() {
         assert_eq!(slice(10, None, None, 1), (0, 10));
         assert_eq!(slice(10, Some(-3), None, 1), (7, 3));
         assert_eq!(slice(10, None, None, -1), (9, 10));

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_read_from_the_text() {
+    fn raw_kernel_parameters_are_parsed_from_source() {
         let text = "// saxpy(int wrong)\nextern \"C\" __global__ void saxpy_not(int a) {}\n\
                     extern \"C\" __global__ void saxpy(const float* __restrict__ x, float *y, \
                     float a, unsigned int n) {}";

@@ -5,6 +5,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::V;
 use crate::node::{Node, Op};
+use crate::promotion::promote;
 use crate::scalar::Scalar;
 use crate::shape::{broadcast, show};
 use crate::tensor::Tensor;
@@ -20,7 +21,26 @@ impl Tensor {
     }
 
     fn map(&self, op: &'static str, f: impl FnOnce(V) -> V) -> Result<Tensor> {
-        Tensor::from_v(f(self.floating(op)?.v()))
+        self.floating(op)?.in_f32(|x| Tensor::from_v(f(x.v())))
+    }
+
+    /// Halves as f32, in which they are computed, so that a result is rounded once.
+    fn wide(&self) -> Result<Tensor> {
+        match self.dtype() {
+            DType::F16 | DType::BF16 => self.astype(DType::F32),
+            _ => Ok(self.clone()),
+        }
+    }
+
+    /// A function's result in the tensor's own dtype.
+    fn in_f32(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        f(&self.wide()?)?.astype(self.dtype())
+    }
+
+    /// The dtype of an operation on this tensor and the others.
+    fn promoted(&self, others: &[Option<&Tensor>]) -> Result<DType> {
+        let mut others = others.iter().flatten();
+        others.try_fold(self.dtype(), |d, t| promote("norm", d, t.dtype()))
     }
 
     /// A 0-d tensor of this dtype.
@@ -80,8 +100,10 @@ impl Tensor {
         if x.numel() == 0 {
             return Ok(x);
         }
-        let e = x.sub(&x.max(Some(&[at]), true)?)?.exp()?;
-        e.div(&e.sum(Some(&[at]), true, None)?)
+        x.in_f32(|x| {
+            let e = x.sub(&x.max(Some(&[at]), true)?)?.exp()?;
+            e.div(&e.sum(Some(&[at]), true, None)?)
+        })
     }
 
     /// The logarithm of [`Tensor::softmax`].
@@ -93,8 +115,10 @@ impl Tensor {
         if x.numel() == 0 {
             return Ok(x);
         }
-        let d = x.sub(&x.max(Some(&[at]), true)?)?;
-        d.sub(&d.exp()?.sum(Some(&[at]), true, None)?.log()?)
+        x.in_f32(|x| {
+            let d = x.sub(&x.max(Some(&[at]), true)?)?;
+            d.sub(&d.exp()?.sum(Some(&[at]), true, None)?.log()?)
+        })
     }
 
     /// Normalises these last axes to mean 0 and variance 1, then applies weight and bias.
@@ -105,9 +129,11 @@ impl Tensor {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<Tensor> {
-        let d = self.sub(&self.mean(Some(at), true)?)?;
+        let x = self.wide()?;
+        let d = x.sub(&x.mean(Some(at), true)?)?;
         let var = d.mul(&d)?.mean(Some(at), true)?;
-        d.div(&var.add(&var.number(eps)?)?.sqrt()?)?.scaled(weight, bias)
+        let y = d.div(&var.add(&var.number(eps)?)?.sqrt()?)?.scaled(weight, bias)?;
+        y.astype(self.promoted(&[weight, bias])?)
     }
 
     fn scaled(&self, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Tensor> {
@@ -150,8 +176,10 @@ impl Tensor {
             ));
         }
         let at: Vec<i64> = (1..=shape.len() as i64).map(|a| -a).collect();
-        let mean = x.mul(&x)?.mean(Some(&at), true)?;
-        x.div(&mean.add(&mean.number(eps)?)?.sqrt()?)?.scaled(weight, None)
+        let w = x.wide()?;
+        let mean = w.mul(&w)?.mean(Some(&at), true)?;
+        let y = w.div(&mean.add(&mean.number(eps)?)?.sqrt()?)?.scaled(weight, None)?;
+        y.astype(x.promoted(&[weight])?)
     }
 
     /// Normalises groups of channels to mean 0 and variance 1; weight and bias are per channel.

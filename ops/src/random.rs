@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_block_of_key_zero_is_the_published_one() {
+    fn first_philox_block_matches_published_value() {
         // Random123's known answers: philox4x32-10, counter 0, key 0.
         assert_eq!(philox(0, 0), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
     }

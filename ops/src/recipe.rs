@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::element::FoldOp;
 use crate::error::Result;
 use crate::fuse::Readers;
+use crate::memory::Store;
 use crate::node::{Node, Op};
 use crate::view::View;
 use std::sync::Arc;
@@ -134,7 +135,12 @@ impl Structure {
         let from = inputs.iter().fold(0, |all, n| all << 8 | n) << 32;
         match (node.value(), def.as_ref().map(|d| &d.op)) {
             (Some(buffer), _) => {
-                self.words.push(head(tag::LEAF, 0));
+                // Kernels read memory of other libraries that starts at odd places differently.
+                let odd = match &buffer.store {
+                    Store::Gpu(_, memory) => !memory.address().is_multiple_of(16),
+                    Store::Host(_) => false,
+                };
+                self.words.push(head(tag::LEAF, u64::from(odd)));
                 self.shape(&node.shape);
                 self.words.extend(buffer.strides.iter().map(|s| *s as u64));
                 self.words.push(buffer.offset as u64);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reshape_fills_in_one_size() {
+    fn reshape_infers_one_size() {
         assert_eq!(resolve("t", &[2, 6], &[3, -1]).unwrap(), [3, 4]);
         assert_eq!(resolve("t", &[0, 6], &[6, -1]).unwrap(), [6, 0]);
         for bad in [&[5i64, -1][..], &[-1, -1], &[13], &[-2, 6]] {

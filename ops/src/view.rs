@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_that_lie_behind_each_other_become_one() {
+    fn adjacent_axes_are_collapsed() {
         let mut lists = vec![vec![12, 4, 1], vec![24, 8, 2], vec![0, 0, 0]];
         assert_eq!(collapse(&[2, 3, 4], &mut lists), [24]);
         assert_eq!(lists, [[1], [2], [0]]);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_of_a_view_is_one() {
+    fn views_compose_to_one_view() {
         // Every second column in reverse order, then transposed.
         let inner = View { offset: vec![0, 4], coef: vec![vec![1, 0], vec![0, -2]] };
         let outer = View::axes(2, &[Some(1), Some(0)]);

@@ -23,7 +23,7 @@ def tensor(*shape, dtype="float32"):
 
 
 class Import(unittest.TestCase):
-    def test_an_import_is_quick_and_opens_nothing(self):
+    def test_import_is_quick_and_opens_no_driver(self):
         code = (
             "import time; t = time.perf_counter(); import kjit; t = time.perf_counter() - t\n"
             "import sys; maps = open('/proc/self/maps').read()\n"
@@ -45,7 +45,7 @@ class Files(unittest.TestCase):
     def setUp(self):
         random.seed(5)
 
-    def test_safetensors_come_back(self):
+    def test_safetensors_round_trip(self):
         kinds = "bool int8 int64 uint8 uint16 float16 bfloat16 float32 float64 complex64".split()
         own = {f"layer.{k}": tensor(random.randrange(1, 9), 3, dtype=k) for k in kinds}
         own |= {"empty": tensor(0, 4), "scalar": tensor()}
@@ -92,7 +92,7 @@ class Files(unittest.TestCase):
             with self.assertRaises(ValueError):
                 safetensors.load(data)
 
-    def test_npz_comes_back(self):
+    def test_npz_round_trips(self):
         own = {"a": tensor(3, 5), "b": tensor(7, dtype="int16"), "c": tensor(2, 2, dtype="bool")}
         for save in (kjit.savez, kjit.savez_compressed):
             file = io.BytesIO()
@@ -113,7 +113,7 @@ class Files(unittest.TestCase):
         file.seek(0)
         self.assertEqual(kjit.load(file)["x"].tolist(), [[0, 3], [1, 4], [2, 5]])
 
-    def test_a_file_that_promises_more_than_it_has_is_refused(self):
+    def test_file_with_too_large_sizes_is_refused(self):
         head = repr({"descr": "<f4", "fortran_order": False, "shape": (1 << 44,)}) + "\n"
         data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + b"\0" * 64
         with self.assertRaisesRegex(ValueError, "early"):
@@ -130,7 +130,7 @@ class Files(unittest.TestCase):
 
 
 class Layers(unittest.TestCase):
-    def test_names_are_torchs(self):
+    def test_state_names_match_torch(self):
         net = nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.ModuleList([nn.Linear(4, 2)])
         )
@@ -150,7 +150,7 @@ class Layers(unittest.TestCase):
         net[0].bias = kjit.zeros(4)
         self.assertEqual([n for n, _ in net.named_modules()], ["", "0", "1", "2", "3", "3.0"])
 
-    def test_states_that_do_not_fit_are_named_and_change_nothing(self):
+    def test_mismatched_state_is_named_and_changes_nothing(self):
         net = nn.Linear(3, 2)
         before = net.weight.tolist()
         with self.assertRaisesRegex(KeyError, "missing bias; unexpected extra"):
@@ -167,7 +167,7 @@ class Layers(unittest.TestCase):
             net.nothing
         self.assertIs(net.eval().to("cpu"), net)
 
-    def test_layers_are_their_functions(self):
+    def test_layers_match_their_functions(self):
         F = nn.functional
         x = tensor(2, 4, 9, 9)
         for layer, want in (
@@ -195,7 +195,7 @@ class Layers(unittest.TestCase):
 
 
 class Explained(unittest.TestCase):
-    def test_a_chain_is_one_launch_and_softmax_is_told(self):
+    def test_chain_is_one_launch_and_softmax_is_explained(self):
         x = tensor(33, 65).eval()
         y = kjit.exp(-x * x) + 1
         told = kjit.explain(y, show=False)
@@ -214,7 +214,7 @@ class Explained(unittest.TestCase):
 
 
 class Memory(unittest.TestCase):
-    def test_the_cpu_has_no_pool_and_says_so(self):
+    def test_pool_on_cpu_is_an_error(self):
         for call in (
             kjit.get_memory_manager("cpu").statistics,
             kjit.get_memory_manager("cpu").clear_pool,

@@ -90,14 +90,14 @@ class Goldens(unittest.TestCase):
         size = sum(abs(v) for v in values)
         self.assertLessEqual(abs(sum(values) - total), rtol * size + atol * len(values) + 1e-9)
 
-    def test_every_operation_gives_torchs_numbers(self):
+    def test_operations_match_torch(self):
         cases = goldens.cases()
         self.assertEqual(len(cases), len(KEPT["cases"]), "make_goldens.py was not run again")
         for at, case in enumerate(cases):
             with self.subTest(case=case[0], expression=case[1], inputs=case[2]):
                 self.check(at, case)
 
-    def test_views_are_read_at_their_strides(self):
+    def test_views_are_read_with_their_strides(self):
         kinds = {way for _, _, inputs in goldens.cases() for _, _, way in inputs}
         self.assertGreaterEqual(kinds, {"transposed", "flipped", "stepped"})
 

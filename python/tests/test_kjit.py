@@ -18,7 +18,7 @@ def numbers(n, range_=3.0):
 
 
 class Namespace(unittest.TestCase):
-    def test_the_names_that_were_asked_for_are_there(self):
+    def test_required_names_exist(self):
         for name in """matmul batch_matmul transpose conv1d conv2d conv3d conv_transpose2d max_pool1d
             max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool2d batch_norm
             layer_norm group_norm rms_norm relu sigmoid tanh gelu silu softmax log_softmax add sub mul
@@ -32,13 +32,13 @@ class Namespace(unittest.TestCase):
             Model AutoModel savez""".split():
             self.assertTrue(callable(getattr(kjit, name)), name)
 
-    def test_every_function_says_what_it_does(self):
+    def test_every_function_has_a_docstring(self):
         for name in kjit.__all__:
             what = getattr(kjit, name)
             if inspect.isfunction(what):
                 self.assertTrue(what.__doc__, name)
 
-    def test_dtypes_are_equal_to_themselves_alone(self):
+    def test_dtypes_equal_only_themselves(self):
         self.assertEqual(kjit.float32, kjit.dtype("float32"))
         self.assertNotEqual(kjit.float32, kjit.float64)
         self.assertEqual(kjit.result_type(kjit.int8, kjit.uint8), kjit.int16)
@@ -47,7 +47,7 @@ class Namespace(unittest.TestCase):
 
 
 class Values(unittest.TestCase):
-    def test_a_program_computes_what_python_computes(self):
+    def test_program_matches_python(self):
         random.seed(1)
         a, b = numbers(7 * 33), numbers(33)
         x, y = kjit.asarray(a, dtype=kjit.float64).reshape(7, 33), kjit.asarray(b, dtype=kjit.float64)
@@ -56,7 +56,7 @@ class Values(unittest.TestCase):
             want = math.fsum(math.exp(v) * w + 1 for v, w in zip(a[row * 33 :], b))
             self.assertTrue(math.isclose(got, want, rel_tol=1e-12))
 
-    def test_views_do_not_see_what_is_written_later(self):
+    def test_views_ignore_later_writes(self):
         x = kjit.zeros((2, 3))
         row = x[0]
         x[0, ::2] = 5
@@ -67,7 +67,7 @@ class Values(unittest.TestCase):
         self.assertEqual(x.tolist(), [[5, 1, 5], [0, 1, 0]])
         self.assertEqual(kjit.sum(x).item(), 12)
 
-    def test_what_does_not_fit_is_one_line_that_names_both(self):
+    def test_mismatch_error_is_one_line_with_both_operands(self):
         with self.assertRaisesRegex(ValueError, r"add: shapes \(2,\) and \(3,\)"):
             kjit.ones(2) + kjit.ones(3)
         with self.assertRaisesRegex(TypeError, "uint64 and int64"):
@@ -84,7 +84,7 @@ class Values(unittest.TestCase):
             kjit.ElementwiseKernel("T x", "T y", "y = x")(kjit.ones(2))
         self.assertEqual(kjit.get_device(), "cpu")
 
-    def test_random_numbers_begin_anew_with_their_seed(self):
+    def test_random_numbers_repeat_with_seed(self):
         kjit.manual_seed(3)
         first = kjit.randn(5, 7)
         self.assertEqual(first.tolist(), first.tolist())
@@ -94,7 +94,7 @@ class Values(unittest.TestCase):
         many = kjit.randint(-3, 4, (4096,))
         self.assertEqual((kjit.min(many).item(), kjit.max(many).item()), (-3, 3))
 
-    def test_a_multilayer_perceptron_is_its_loops(self):
+    def test_multilayer_perceptron_matches_loops(self):
         random.seed(2)
         sizes = [9, 5, 3]
         x = numbers(9)
@@ -112,7 +112,7 @@ class Values(unittest.TestCase):
 
 
 class Interchange(unittest.TestCase):
-    def test_buffers_show_and_copy(self):
+    def test_buffer_protocol_shares_and_copies(self):
         x = kjit.asarray([[1, 2, 3], [4, 5, 6]], dtype=kjit.int16)
         view = memoryview(x[:, ::-2])
         self.assertEqual(view.tolist(), [[3, 1], [6, 4]])
@@ -121,7 +121,7 @@ class Interchange(unittest.TestCase):
         self.assertEqual((again.dtype, again.tolist()), (kjit.int16, [[3, 1], [6, 4]]))
         self.assertEqual(kjit.asarray(b"ab").dtype, kjit.uint8)
 
-    def test_dlpack_gives_and_takes(self):
+    def test_dlpack_exports_and_imports(self):
         x = kjit.asarray([[1.5, 2.5], [3.5, 4.5]])
         for copy in (None, True, False):
             y = kjit.from_dlpack(x.T, copy=copy)
@@ -130,7 +130,7 @@ class Interchange(unittest.TestCase):
         del x
         self.assertEqual(y.tolist(), [[1.5, 3.5], [2.5, 4.5]])
 
-    def test_files_and_pickles_come_back(self):
+    def test_files_and_pickles_round_trip(self):
         for name in ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64"):
             x = kjit.astype(kjit.asarray([[0, 1, 2], [3, 4, 5]]), name)
             file = io.BytesIO()

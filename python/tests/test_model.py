@@ -25,14 +25,14 @@ def model():
 
 
 class Text(unittest.TestCase):
-    def test_ids_are_text_and_text_is_ids(self):
+    def test_tokenize_and_detokenize_are_inverse(self):
         ids = model().tokenize("Hello, world")
         self.assertEqual(model().detokenise(ids), "Hello, world")
         self.assertEqual(model().detokenize(kjit.asarray(ids)), "Hello, world")
         with self.assertRaisesRegex(ValueError, "outside"):
             model().detokenize([1 << 30])
 
-    def test_a_stream_is_the_whole_text_in_pieces(self):
+    def test_stream_pieces_equal_whole_text(self):
         whole = model().generate("Once upon a time", 12, temperature=0)
         stream = model().generate("Once upon a time", 12, temperature=0, stream=True)
         pieces = list(stream)
@@ -43,7 +43,7 @@ class Text(unittest.TestCase):
         again = model().generate(model().tokenize("Once upon a time"), 12, temperature=0)
         self.assertEqual(again, whole)
 
-    def test_the_most_likely_token_has_the_highest_score(self):
+    def test_greedy_token_has_highest_score(self):
         ids = model().tokenize("The capital of France is")
         rows = model().logits(ids, all=True)
         self.assertEqual(rows.shape, (len(ids), model().n_vocab))
@@ -55,7 +55,7 @@ class Text(unittest.TestCase):
         stream = model().generate(ids, 1, temperature=0, stream=True)
         self.assertEqual((list(stream), stream.ids), ([model().detokenize([best])], [best]))
 
-    def test_a_chat_is_answered_by_the_template(self):
+    def test_chat_uses_the_template(self):
         messages = [{"role": "user", "content": "Name a colour."}]
         answer = model().chat(messages, 8, temperature=0)
         self.assertTrue(answer and "<|im" not in answer, answer)
@@ -63,7 +63,7 @@ class Text(unittest.TestCase):
         with self.assertRaises(TypeError):
             model().chat("Name a colour.")
 
-    def test_closing_ends_the_answer(self):
+    def test_close_stops_the_answer(self):
         stream = model().generate("Count: 1, 2, 3,", None, temperature=0, stream=True)
         next(stream)
         with self.assertRaisesRegex(kjit.ModelError, "close"):
@@ -78,7 +78,7 @@ class Text(unittest.TestCase):
         gc.collect()
         self.assertEqual(model().logits([1, 2]).shape, (model().n_vocab,))
 
-    def test_threads_wait_for_each_other_and_python_runs_meanwhile(self):
+    def test_threads_are_serialised_without_holding_the_gil(self):
         want = model().generate("Once upon a time", 6, temperature=0)
         out = []
         work = lambda: out.append(model().generate("Once upon a time", 6, temperature=0))
@@ -92,7 +92,7 @@ class Text(unittest.TestCase):
         self.assertEqual(out, [want] * 3)
         self.assertGreater(turns, 3)
 
-    def test_stop_texts_and_seeds(self):
+    def test_stop_texts_and_seeds_apply(self):
         whole = model().generate("Once upon a time", 12, temperature=0)
         word = whole.split()[3]
         cut = model().generate("Once upon a time", 12, temperature=0, stop=word)
@@ -100,7 +100,7 @@ class Text(unittest.TestCase):
         a, b = (model().generate("Once", 6, temperature=1.5, seed=7) for _ in range(2))
         self.assertEqual(a, b)
 
-    def test_vectors_have_length_one_if_asked(self):
+    def test_vectors_are_normalised_on_request(self):
         if not os.path.exists(ENCODER):
             self.skipTest(f"SKIPPED: {ENCODER} is not there")
         encoder = kjit.Model(ENCODER, "cpu")
@@ -116,7 +116,7 @@ class Text(unittest.TestCase):
 
 
 class Wrong(unittest.TestCase):
-    def test_what_is_no_model_is_named(self):
+    def test_invalid_model_is_named(self):
         with self.assertRaisesRegex(FileNotFoundError, "nothing.gguf"):
             kjit.Model("nothing.gguf", "cpu")
         with self.assertRaisesRegex(ValueError, "banana"):

@@ -22,7 +22,7 @@ class Others(unittest.TestCase):
         self.assertEqual(einops.reduce(x, "a b c -> b", "sum").tolist(), [60, 92, 124])
         self.assertEqual(einops.repeat(x[0, 0], "a -> a b", b=2).tolist()[1], [1, 1])
 
-    def test_array_api_compat_takes_it_as_it_is(self):
+    def test_array_api_compat_accepts_tensors(self):
         compat = library("array_api_compat")
         x = kjit.ones((2, 3))
         self.assertIs(compat.array_namespace(x), kjit)

@@ -173,7 +173,7 @@ mod tests {
     use crate::hive::Hive;
 
     #[test]
-    fn an_address_has_all_that_is_sent_there_or_is_refused() {
+    fn hive_address_is_parsed_completely_or_refused() {
         let hive: Hive = "http://me:p%40ss@hive.example:3000/fleet/".parse().unwrap();
         assert_eq!(
             (hive.host.as_str(), hive.port, hive.authority.as_str()),

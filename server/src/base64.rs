@@ -22,7 +22,7 @@ pub fn encode(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn base64_matches_rfc_4648_examples() {
         for (bytes, text) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {

@@ -94,7 +94,7 @@ mod tests {
     use axum::body::Body;
 
     #[tokio::test]
-    async fn all_bodies_together_have_a_limit_and_what_is_done_with_leaves_room() {
+    async fn total_body_size_is_limited_and_released() {
         let (bodies, limits) = (
             BodyBudget::default(),
             Limits { body: 3 * FREE, bodies: 2 * FREE, ..Limits::default() },

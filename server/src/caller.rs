@@ -2,10 +2,12 @@
 
 use crate::fields::Fields;
 use crate::keys::Key;
+use crate::options::Served;
 use crate::refusal::Refusal;
 use axum::http::{HeaderMap, header};
 use kjit_model::serve::Owner;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 
 /// The caller of a request.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +19,8 @@ pub struct Caller {
     pub owner: Owner,
     /// Bytes of the request's body.
     pub bytes: usize,
+    /// The adapters that the caller's key may use; `None`: all.
+    pub adapters: Option<Arc<[String]>>,
 }
 
 impl Caller {
@@ -33,7 +37,24 @@ impl Caller {
         let client = client
             .map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());
         let owner = key.filter(|_| !share).map_or(Owner::default(), |Key(digest)| Owner(digest));
-        Caller { client, owner, bytes: 0 }
+        Caller { client, owner, bytes: 0, adapters: None }
+    }
+
+    /// Checks that the caller's key may use the adapters whose scale is not 0.
+    ///
+    /// # Errors
+    /// The key file does not list one of them for this key.
+    pub fn may_use(&self, served: &Served, scales: Option<&[f32]>) -> Result<(), Refusal> {
+        let Some(allowed) = &self.adapters else { return Ok(()) };
+        let used = served.adapters.iter().zip(scales.unwrap_or_default());
+        match used.filter(|(_, scale)| **scale != 0.0).find(|(one, _)| !allowed.contains(&one.name))
+        {
+            None => Ok(()),
+            Some((one, _)) => {
+                let name = &one.name;
+                Err(Refusal::foreign(format!("this API key may not use the adapter '{name}'")))
+            }
+        }
     }
 
     /// This caller with the request's `cache_salt`. Prefixes with another salt, or without salt,
@@ -64,7 +85,7 @@ mod tests {
     use super::{Caller, Fields, HeaderMap, Key, header};
 
     #[test]
-    fn an_owner_is_a_key_and_a_salt_and_not_what_a_client_calls_itself() {
+    fn owner_is_derived_from_key_and_salt_only() {
         let (none, mut named) = (HeaderMap::new(), HeaderMap::new());
         named.insert(header::AUTHORIZATION, "Bearer x".parse().unwrap());
         let salted = |caller: Caller, salt: &str| {

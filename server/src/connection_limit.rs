@@ -117,7 +117,7 @@ mod tests {
     use std::net::IpAddr;
 
     #[tokio::test]
-    async fn the_idlest_gives_way_and_no_address_has_more_than_half() {
+    async fn longest_idle_connection_closes_and_addresses_are_limited() {
         let (a, b) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let places = ConnectionLimit::new(4);
         let first = places.take(a).await.unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn one_machine_has_one_address() {
+    fn addresses_of_one_machine_are_grouped() {
         let of = |text: &str| holder(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));

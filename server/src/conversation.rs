@@ -305,7 +305,7 @@ mod tests {
     use super::{Called, Turn, in_words, messages, raw};
 
     #[test]
-    fn parts_of_a_body_are_as_they_were_written() {
+    fn raw_parts_of_body_are_unchanged() {
         let body = br#"{"tools": [ {"z":1, "a":2} ], "deep": {"x": {"b": 1, "a": 2}}}"#;
         assert_eq!(raw(body, &["tools"]).unwrap(), r#"[ {"z":1, "a":2} ]"#);
         assert_eq!(raw(body, &["deep", "x"]).unwrap(), r#"{"b": 1, "a": 2}"#);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_calls_are_objects_for_the_template_in_the_order_that_they_were_written() {
+    fn call_arguments_keep_their_field_order() {
         let call = |arguments: &str| Turn {
             role: "assistant".into(),
             calls: vec![Called { id: "1".into(), name: "f".into(), arguments: arguments.into() }],

@@ -272,7 +272,7 @@ mod tests {
     use super::{Fields, lone_surrogate};
 
     #[test]
-    fn what_is_no_json_is_named_for_what_it_is() {
+    fn invalid_json_bodies_are_identified() {
         for (body, says) in [
             (&br#"{"prompt": "x\ud800"}"#[..], "byte 13: \\ud800 is a lone surrogate"),
             (br#"{"prompt": "\\\uDC00 x"}"#, "byte 14: \\udc00 is a lone surrogate"),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_is_taken_by_its_type_and_range_and_what_is_left_is_named() {
+    fn fields_are_checked_by_type_and_range() {
         let mut f = fields(
             r#"{"a": 3, "b": 2.0, "c": null, "d": "x", "e": ["x", "y"], "o": {"q": true, "r": 1}}"#,
         );
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_known_is_noted_where_it_may_pass() {
+    async fn unknown_fields_are_noted_in_lenient_mode() {
         let read = async || {
             let mut f = fields(r#"{"a": 1, "b": null, "c": {"d": 2}, "e": 3}"#);
             f.object("c")?.unwrap().done()?;
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn json_that_nests_without_end_is_refused() {
+    fn deeply_nested_json_is_refused() {
         let deep = format!("{{\"a\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(Fields::parse(deep.as_bytes()).is_err());
     }

@@ -2,7 +2,7 @@
 //! prompt are computed by forcing the prompt's tokens as an answer.
 
 use kjit_model::sample::TokenMask;
-use kjit_model::serve::Constraint;
+use kjit_model::serve::{Constraint, Interrupt};
 
 /// Forces the first tokens of an answer, then delays its end.
 pub struct Forced {
@@ -45,6 +45,10 @@ impl Constraint for Forced {
         };
         Ok(complete || self.ends.contains(&token))
     }
+
+    fn interrupt(&self) -> Option<Interrupt> {
+        self.then.as_ref()?.interrupt()
+    }
 }
 
 #[cfg(test)]
@@ -52,7 +56,7 @@ mod tests {
     use super::{Constraint, Forced, TokenMask};
 
     #[test]
-    fn forced_tokens_come_first_and_ends_neither_among_them_nor_too_early() {
+    fn forced_tokens_come_first_and_end_tokens_wait() {
         let all = |without: &[u32]| TokenMask::new(5, (0..5).filter(|id| !without.contains(id)));
         let (forced, ends) = (vec![3, 4, 1], vec![4]);
         let mut constraint = Forced { forced, ends, least: 1, n_vocab: 5, then: None, at: 0 };

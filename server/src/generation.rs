@@ -52,6 +52,8 @@ pub struct GenerationRequest {
     pub thought: Option<ReasoningTokens>,
     /// Whether pieces include token ids.
     pub ids: bool,
+    /// The scale of each adapter, if the request gives them. If not, those of the model's name.
+    pub adapters: Option<Vec<f32>>,
 }
 
 impl GenerationRequest {
@@ -72,6 +74,7 @@ impl GenerationRequest {
             more_ends: Ends::default(),
             thought: None,
             ids: false,
+            adapters: None,
         }
     }
 }
@@ -204,6 +207,8 @@ pub fn start(
             }))
         }
     };
+    let adapters = wanted.adapters.or_else(|| loaded.scales());
+    wanted.caller.may_use(&loaded.served, adapters.as_deref())?;
     // The channel is unbounded: the context size limits the number of events.
     let (events_to, events) = mpsc::unbounded_channel();
     let enough = Arc::new(AtomicBool::new(false));
@@ -217,6 +222,7 @@ pub fn start(
         lookup: wanted.lookup,
         client: wanted.caller.client,
         owner: wanted.caller.owner,
+        adapters,
         ..Request::new(
             wanted.tokens,
             Box::new(move |event| {

@@ -161,7 +161,7 @@ mod tests {
     use super::{RawHead, name};
 
     #[test]
-    fn a_host_is_a_name_and_a_port_and_nothing_more() {
+    fn host_header_is_parsed_strictly() {
         for (host, is) in [
             ("localhost", Some("localhost")),
             ("localhost:8080", Some("localhost")),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_seen_in_heads_alone_however_their_bytes_come() {
+    fn content_length_is_found_at_any_read_split() {
         let all = b"\r\nPOST / HTTP/1.1\r\nHost: a\r\ncontent-LENGTH: \
             21\r\n\r\nx\ncontent-length: 1\n\nGET / HTTP/1.1\nHost: a\n\n";
         for at in 0..all.len() {

@@ -4,6 +4,7 @@ use crate::head;
 use crate::refusal::Refusal;
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 
 /// An accepted key, stored as its digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,16 +12,37 @@ pub struct Key(pub [u8; 32]);
 
 /// The accepted keys. Without keys, every request is accepted.
 #[derive(Debug, Default, Clone)]
-pub struct Keys(Vec<[u8; 32]>);
+pub struct Keys(Vec<Entry>);
+
+/// An accepted key.
+#[derive(Debug, Clone)]
+struct Entry {
+    digest: [u8; 32],
+    /// The adapters that it may use; `None`: all.
+    adapters: Option<Arc<[String]>>,
+}
 
 impl Keys {
-    /// Reads one key per line. Empty lines and lines that begin with `#` are skipped.
+    /// Reads one key per line. Empty lines and lines that begin with `#` are skipped. After a key,
+    /// `adapters=NAME,NAME` lists the only adapters that it may use; `adapters=` means none.
     pub fn parse(text: &str) -> Keys {
         // Some editors write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines =
             text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Keys(lines.map(|key| Sha256::digest(key.as_bytes()).into()).collect())
+        let entry = |line: &str| {
+            let rule = line.rsplit_once(char::is_whitespace);
+            let rule = rule.and_then(|(key, rule)| Some((key, rule.strip_prefix("adapters=")?)));
+            let (key, adapters) = match rule {
+                None => (line, None),
+                Some((key, names)) => {
+                    let names = names.split(',').filter(|name| !name.is_empty());
+                    (key.trim_end(), Some(names.map(str::to_owned).collect()))
+                }
+            };
+            Entry { digest: Sha256::digest(key.as_bytes()).into(), adapters }
+        };
+        Keys(lines.map(entry).collect())
     }
 
     /// Whether there are no keys.
@@ -45,11 +67,16 @@ impl Keys {
         found.map(Some).ok_or_else(Refusal::no_key)
     }
 
+    /// The adapters that this key may use; `None`: all.
+    pub fn adapters(&self, Key(digest): Key) -> Option<Arc<[String]>> {
+        self.0.iter().find(|entry| entry.digest == digest)?.adapters.clone()
+    }
+
     /// The accepted key that equals `given`.
     fn find(&self, given: &[u8]) -> Option<Key> {
         let given: [u8; 32] = Sha256::digest(given).into();
         let same =
-            |key: &[u8; 32]| key.iter().zip(&given).fold(0, |all, (a, b)| all | (a ^ b)) == 0;
+            |key: &Entry| key.digest.iter().zip(&given).fold(0, |all, (a, b)| all | (a ^ b)) == 0;
         self.0.iter().fold(false, |found, key| found | same(key)).then_some(Key(given))
     }
 }
@@ -158,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_keys_is_let_in_and_nothing_else() {
+    fn only_listed_keys_are_accepted() {
         let keys = Keys::parse("# people\nalpha\n\n beta \n");
         let check = |value: &str| keys.check(&headers(&[("authorization", value)])).is_ok();
         assert!(check("Bearer alpha") && check("bearer beta"));
@@ -178,6 +205,14 @@ mod tests {
         assert!(check(&[("x-api-key", "alpha")]));
         assert!(check(&[("authorization", "Bearer other"), ("x-api-key", "beta")]));
         assert!(!check(&[("x-api-key", "other")]) && !check(&[("x-api-key", "")]));
+        let keys = Keys::parse("gamma adapters=one,two\ndelta  adapters=\nepsilon\nodd key\n");
+        let of = |name: &str| {
+            let bearer = format!("Bearer {name}");
+            let key = keys.check(&headers(&[("authorization", &bearer)])).unwrap().unwrap();
+            keys.adapters(key).map(|names| names.to_vec())
+        };
+        assert_eq!(of("gamma"), Some(vec!["one".to_owned(), "two".to_owned()]));
+        assert_eq!((of("delta"), of("epsilon"), of("odd key")), (Some(vec![]), None, None));
         assert!(
             Keys::parse("\n# none\n").is_empty()
                 && Keys::default().check(&HeaderMap::new()).is_ok()
@@ -185,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_what_a_browser_writes() {
+    fn origins_are_normalised_like_browsers() {
         for (text, is) in [
             ("https://app.example", "https://app.example"),
             ("HTTPS://App.Example:443", "https://app.example"),
@@ -223,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_the_servers_own_page_are_let_in_and_other_pages_and_names_are_not() {
+    fn origins_and_host_names_are_checked() {
         let origins = Origins { named: vec!["https://good.example".into()], loopback: true };
         let check =
             |host: &str, all: &[(&'static str, &str)]| origins.check(host, &headers(all)).is_ok();

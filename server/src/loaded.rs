@@ -145,6 +145,7 @@ impl Loaded {
         let scheduling = SchedulerOptions {
             max_queue: options.max_queue,
             token_budget: options.token_budget,
+            latency_target: options.latency_target,
             held_tokens,
             reopen: Some(again(options, served, &device.label, others)),
             ..SchedulerOptions::default()
@@ -314,6 +315,7 @@ impl Loaded {
             drafts: false,
             early: false,
             output: Output::Vector(Some(pooling)),
+            adapters: vec![],
             ..served.open.clone()
         };
         let scheduling =

@@ -4,7 +4,7 @@
 //! A busy model is never unloaded. Requests wait until their model is loaded.
 
 use crate::loaded::{Loaded, LoadedModels, ModelFacts, NotLoaded};
-use crate::options::{Options, Served};
+use crate::options::{Options, Served, ServedAdapter};
 use crate::refusal::Refusal;
 use kjit_model::serve::State;
 use std::ops::Deref;
@@ -43,6 +43,50 @@ pub struct Lease {
     loaded: Arc<Loaded>,
     /// Shared by all leases, and by the entry of the model.
     held: Arc<()>,
+    /// The adapter that the request named.
+    adapter: Option<NamedAdapter>,
+}
+
+/// An adapter that a request named.
+#[derive(Clone)]
+struct NamedAdapter {
+    /// Index among the adapters of the model.
+    at: usize,
+    /// `MODEL:ADAPTER`.
+    name: Arc<str>,
+}
+
+impl Lease {
+    /// The same model with one of its adapters.
+    #[must_use]
+    pub fn with_adapter(self, at: usize) -> Lease {
+        let adapter = self.served.adapters.get(at).map(|adapter| {
+            let name = format!("{}:{}", self.served.name(), adapter.name);
+            NamedAdapter { at, name: name.into() }
+        });
+        Lease { adapter, ..self }
+    }
+
+    /// Name of the model in answers, with its adapter.
+    pub fn name(&self) -> &str {
+        self.adapter.as_ref().map_or(self.served.name(), |adapter| &adapter.name)
+    }
+
+    /// Whether the request named an adapter.
+    pub fn has_adapter(&self) -> bool {
+        self.adapter.is_some()
+    }
+
+    /// The scale of each adapter of the model: that of the named one, and 0 for the others. `None`
+    /// if the model has no adapters.
+    pub fn scales(&self) -> Option<Vec<f32>> {
+        let all = &self.served.adapters;
+        let named = self.adapter.as_ref().map(|adapter| adapter.at);
+        let scale = |(i, one): (usize, &ServedAdapter)| {
+            if named == Some(i) { one.scale } else { 0.0 }
+        };
+        (!all.is_empty()).then(|| all.iter().enumerate().map(scale).collect())
+    }
 }
 
 impl Deref for Lease {
@@ -458,7 +502,11 @@ impl Models {
                     place.counts.loads += 1;
                     place.card = Some(Arc::new(loaded.card()));
                     (
-                        LoadState::Here(Lease { loaded: Arc::new(loaded), held: Arc::default() }),
+                        LoadState::Here(Lease {
+                            loaded: Arc::new(loaded),
+                            held: Arc::default(),
+                            adapter: None,
+                        }),
                         None,
                     )
                 }

@@ -4,6 +4,7 @@ use crate::hive::Hive;
 use crate::keys::{Keys, Origins};
 use crate::tls::Tls;
 use kjit_engine::Config;
+use kjit_model::session::AdapterFile;
 use kjit_model::{NonExhaustive, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -18,6 +19,9 @@ pub struct Served {
     pub names: Vec<String>,
     /// Options for opening the model. `sequences` is the number of concurrent answers.
     pub open: OpenOptions,
+    /// The adapters of `open`, in the same order. Clients name the model with one of them
+    /// `MODEL:ADAPTER`.
+    pub adapters: Vec<ServedAdapter>,
     /// Memory for keys and values that all sequences share, and the maximum number of sequences.
     /// Used on the CPU, where sequences take memory as they grow.
     pub shared_memory: Option<(u64, usize)>,
@@ -34,10 +38,29 @@ impl Served {
             path: path.into(),
             names,
             open: OpenOptions::default(),
+            adapters: vec![],
             shared_memory: None,
             must_page: false,
             _more: NonExhaustive::default(),
         }
+    }
+
+    /// Adds LoRA adapters. Requests to the model alone do not use them, whatever their scale.
+    #[must_use]
+    pub fn with_adapters(mut self, files: &[AdapterFile]) -> Served {
+        for file in files {
+            let stem =
+                if file.path.is_dir() { file.path.file_name() } else { file.path.file_stem() };
+            let usual = || stem.unwrap_or_default().to_string_lossy().into_owned();
+            let name = file.name.clone().unwrap_or_else(usual);
+            self.open.adapters.push(AdapterFile {
+                path: file.path.clone(),
+                name: Some(name.clone()),
+                scale: 0.0,
+            });
+            self.adapters.push(ServedAdapter { name, scale: file.scale });
+        }
+        self
     }
 
     /// Name of the model in answers.
@@ -45,11 +68,26 @@ impl Served {
         self.names.first().map_or("model", String::as_str)
     }
 
+    /// Index of the adapter that this name of the model with an adapter means.
+    pub fn adapter(&self, name: &str) -> Option<usize> {
+        let (model, adapter) = name.rsplit_once(':')?;
+        self.adapters.iter().position(|one| one.name == adapter).filter(|_| self.is(model))
+    }
+
     /// Whether the model has this name. Ollama's clients append `:latest`.
     pub fn is(&self, name: &str) -> bool {
         let bare = name.strip_suffix(":latest").unwrap_or(name);
         self.names.iter().any(|known| known == name || known == bare)
     }
+}
+
+/// A LoRA adapter of a served model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServedAdapter {
+    /// The name for clients.
+    pub name: String,
+    /// The scale in requests that name it.
+    pub scale: f32,
 }
 
 /// Options of a server.
@@ -88,6 +126,9 @@ pub struct Options {
     pub max_queue: usize,
     /// Maximum tokens of a step. `None`: chosen for the device.
     pub token_budget: Option<usize>,
+    /// Without a `token_budget` on a GPU: the time between two tokens of an answer that pieces of
+    /// prompts may cause.
+    pub latency_target: Duration,
     /// Whether tokens may be drafted from repeated n-grams. `None`: on the CPU only.
     pub lookup: Option<bool>,
     /// Limits of connections and bodies.
@@ -183,6 +224,7 @@ impl Options {
             allow_anyone: false,
             max_queue: 256,
             token_budget: None,
+            latency_target: Duration::from_millis(50),
             lookup: None,
             limits: Limits::default(),
             worker: None,
@@ -206,6 +248,17 @@ impl Options {
                 return Err(format!(
                     "two models would be called '{name}': give each a name by --alias"
                 ));
+            }
+        }
+        for model in &self.models {
+            for (i, adapter) in model.adapters.iter().enumerate() {
+                if model.adapters.iter().take(i).any(|other| other.name == adapter.name) {
+                    return Err(format!(
+                        "two adapters of '{}' would be called '{}': rename one of the files",
+                        model.name(),
+                        adapter.name
+                    ));
+                }
             }
         }
         if self.host.is_loopback() || !self.keys.is_empty() || self.allow_anyone {

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_has_each_file_of_the_folder_and_the_page_stays_small() {
+    fn binary_contains_every_page_file_within_size_limit() {
         let mut found = BTreeSet::new();
         below(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/page")), "", &mut found);
         // Licences are part of THIRD-PARTY.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn files_name_each_other_and_nobody_else() {
+    fn page_files_reference_only_each_other() {
         for file in FILES.iter().filter(|file| !file.name.ends_with(".woff2")) {
             let own = !file.name.starts_with("vendor/");
             let text = text(file);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_take_turns_none_has_all_places_and_what_is_small_does_not_wait_for_what_is_large() {
+    fn preparation_is_fair_and_small_requests_bypass_large() {
         let queue = Arc::new(PreparationQueue::default());
         let (many, few, small) =
             (caller("many", SMALL + 1), caller("few", SMALL + 1), caller("many", SMALL));

@@ -6,7 +6,7 @@ use crate::loaded::Loaded;
 use crate::refusal::Refusal;
 use kjit_model::chat::Form;
 use kjit_model::sample::TokenMask;
-use kjit_model::serve::Constraint;
+use kjit_model::serve::{Constraint, Interrupt};
 use kjit_model::tokenizer::EncodeOptions;
 
 /// Names of the field in llama.cpp, vLLM and Qwen's API.
@@ -136,6 +136,10 @@ impl Constraint for Bounded {
         self.thought.saw(token);
         self.then.as_mut().map_or(Ok(false), |then| then.accept(token))
     }
+
+    fn interrupt(&self) -> Option<Interrupt> {
+        self.then.as_ref()?.interrupt()
+    }
 }
 
 #[cfg(test)]
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_ends_when_it_had_its_tokens_and_not_before() {
+    fn reasoning_ends_exactly_at_its_token_limit() {
         let (begun, none) = (Position::Thought(0), Position::Begin(0));
         assert_eq!(said(begun, 2, &[5, 5, 5, 5, 5, 5]), [5, 5, 2, 3, 5, 5]);
         assert_eq!(said(begun, 0, &[5, 5, 5]), [2, 3, 5]);

@@ -64,6 +64,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))
         .route("/completion", post(completion))
+        .route("/lora-adapters", get(lora_adapters))
         .route("/infill", post(infill))
         .route("/v1/rerank", post(rerank))
         .route("/v2/rerank", post(rerank))
@@ -103,7 +104,9 @@ async fn guard(State(service): AppState, mut request: Request, next: Next) -> Re
         Err(refusal) => refusal.response(Dialect::of(&path)),
         Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(request.headers()),
         Ok(key) => {
+            let adapters = key.and_then(|key| service.options.keys.adapters(key));
             let caller = Caller::of(key, request.headers(), service.options.share_prefixes);
+            let caller = Caller { adapters, ..caller };
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -438,6 +441,10 @@ fn with_models(service: &Service, answer: impl FnOnce() -> Value) -> Response {
         Some(_) => json_response(&answer()),
         None => Refusal::loading().response(Dialect::Ollama),
     }
+}
+
+async fn lora_adapters(State(service): AppState) -> Response {
+    json_response(&llama::adapters(&service))
 }
 
 async fn models(State(service): AppState) -> Response {

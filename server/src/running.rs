@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_may_write_to_or_a_link_is_refused() {
+    fn symlinked_or_shared_folder_is_refused() {
         let path = folder("trust");
         assert!(running(&path, Duration::ZERO).unwrap().is_empty());
         Folder::create(&path).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_socket_is_removed_and_a_silent_one_costs_the_patience() {
+    fn dead_socket_is_removed_and_silent_one_times_out() {
         let path = folder("dead");
         Folder::create(&path).unwrap();
         drop(UnixListener::bind(path.join("7.sock")).unwrap());

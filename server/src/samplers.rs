@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn llama_cpps_fields_are_read_and_wrong_values_are_named() {
+    fn llama_cpp_fields_are_read_and_wrong_values_named() {
         let read = |json: &str| {
             let mut f = Fields::parse(json.as_bytes()).unwrap();
             let read = read(&mut f, SampleOptions::default());

@@ -89,16 +89,29 @@ impl Service {
             .filter_map(|(at, served)| Some((served, self.models.seen(at)?)))
     }
 
-    /// Index of the model that a request names, or of the first model.
+    /// Index of the model that a request names, or of the first model. Models with an adapter come
+    /// after all models: [`Service::parts`] separates them.
     ///
     /// # Errors
     /// No model has this name.
     pub fn place(&self, name: Option<&str>) -> Result<usize, Refusal> {
         let Some(name) = name else { return Ok(0) };
-        self.options.models.iter().position(|served| served.is(name)).ok_or_else(|| {
+        let models = &self.options.models;
+        let with_adapter = || {
+            let mut all = models.iter().enumerate();
+            all.find_map(|(at, served)| Some(models.len() * (1 + served.adapter(name)?) + at))
+        };
+        let found = models.iter().position(|served| served.is(name)).or_else(with_adapter);
+        found.ok_or_else(|| {
             let all: Vec<&str> = self.options.models.iter().map(Served::name).collect();
             Refusal::no_model(name, &all)
         })
+    }
+
+    /// The model's index, and its adapter's index, of an index of [`Service::place`].
+    pub fn parts(&self, at: usize) -> (usize, Option<usize>) {
+        let n = self.options.models.len().max(1);
+        (at % n, (at / n).checked_sub(1))
     }
 
     /// The model that a request names, or the first model, with its state.
@@ -106,7 +119,7 @@ impl Service {
     /// # Errors
     /// No model has this name.
     pub fn meant(&self, name: Option<&str>) -> Result<(&Served, ModelStatus), Refusal> {
-        let at = self.place(name)?;
+        let (at, _) = self.parts(self.place(name)?);
         let served = self.options.models.get(at);
         served.zip(self.models.seen(at)).ok_or_else(|| Refusal::internal("no model is served"))
     }
@@ -118,7 +131,12 @@ impl Service {
     /// The model cannot be loaded.
     pub async fn model(&self, at: usize, keep: Option<KeepAlive>) -> Result<Lease, Refusal> {
         let keep = keep.filter(|_| self.options.keep_alive);
-        self.models.get(at, self.options.max_queue, keep).await
+        let (at, adapter) = self.parts(at);
+        let lease = self.models.get(at, self.options.max_queue, keep).await?;
+        Ok(match adapter {
+            Some(adapter) => lease.with_adapter(adapter),
+            None => lease,
+        })
     }
 
     /// Runs the work that a request needs before it is queued, in the caller's turn. The request

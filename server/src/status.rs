@@ -100,7 +100,7 @@ mod tests {
     use super::parameter;
 
     #[test]
-    fn parameters_are_decoded_whatever_they_are() {
+    fn query_parameters_are_percent_decoded() {
         for (query, name) in [
             ("model=a", Some("a")),
             ("x=1&model=a%20b+c%2F%C3%BC", Some("a b c/ü")),

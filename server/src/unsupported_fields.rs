@@ -63,7 +63,7 @@ mod tests {
     use super::{Fields, take};
 
     #[test]
-    fn a_neutral_value_asks_for_nothing_and_any_other_is_refused() {
+    fn neutral_value_is_accepted_and_others_refused() {
         let read = |json: &str| {
             let mut f = Fields::parse(json.as_bytes()).unwrap();
             take(&mut f).and_then(|()| f.done()).map_err(|why| why.message().to_owned())

@@ -38,6 +38,7 @@ pub fn traced(temporary: &str, worker: &str) -> (Engine, Trace) {
         )
         .isolation(Isolation::Worker(worker.into()))
         .compiler_kind("hiprtc")
+        .without_trial()
         .trace(trace.clone());
     (Engine::new(config), trace)
 }

@@ -34,6 +34,7 @@ pub fn all(name: &str) -> bool {
     std::env::var("KJIT_TEST_ALL").is_ok_and(|all| all.split(',').any(|one| one == name))
 }
 
+pub mod dispatch;
 pub mod emulated;
 #[path = "../../model/tests/support/files.rs"]
 pub mod files;

@@ -138,6 +138,8 @@ impl Setup {
             .env("KJIT_CLANG", clang)
             .env("HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
             .env("HIPSIM_DEVICES", &self.devices)
+            // The kernel of a whole token takes long to compile for the CPU.
+            .env("KJIT_PROVE", "kernels")
             .env_remove("HIP_VISIBLE_DEVICES")
             .env_remove("ROCR_VISIBLE_DEVICES")
             .envs(self.variables.iter().map(|(n, v)| (n, v)))
@@ -172,16 +174,24 @@ impl Setup {
 }
 
 /// An engine with its cache in `dir` that compiles with `kind` (`hiprtc` or `clang`) in processes
-/// of `worker`.
+/// of `worker`. It tries no forms of a token.
 #[must_use]
 pub fn engine(dir: &Path, worker: &str, kind: &str) -> Engine {
-    Engine::new(
-        Config::new()
-            .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir))
-            .isolation(Isolation::Worker(PathBuf::from(worker)))
-            .compiler_kind(kind)
-            .jobs(std::thread::available_parallelism().map_or(2, usize::from)),
-    )
+    Engine::new(config(dir, worker, kind).without_trial())
+}
+
+/// As [`engine`], with the trial of forms.
+#[must_use]
+pub fn trying(dir: &Path, worker: &str, kind: &str) -> Engine {
+    Engine::new(config(dir, worker, kind))
+}
+
+fn config(dir: &Path, worker: &str, kind: &str) -> Config {
+    Config::new()
+        .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir))
+        .isolation(Isolation::Worker(PathBuf::from(worker)))
+        .compiler_kind(kind)
+        .jobs(std::thread::available_parallelism().map_or(2, usize::from))
 }
 
 /// Folder of compiled code objects that simulated tests keep between runs.

@@ -131,7 +131,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn a_flag_of_the_commands_own_gets_no_advice() {
+    fn valid_flag_gets_no_advice() {
         let said = |line: &str| advice(&line.split(' ').map(Into::into).collect::<Vec<_>>());
         assert_eq!(said("bench m.gguf -b 128"), None);
         assert_eq!(said("serve --model m.gguf --max-queue x"), None);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_of_the_tables_is_one_of_ours() {
+    fn advice_tables_contain_no_valid_command_or_flag() {
         let cli = Cli::command();
         for (words, say) in COMMANDS {
             for word in *words {

@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_each_other_and_nothing_is_cut_without_a_width() {
+    fn columns_are_aligned_and_uncut_without_a_width() {
         let lines = table(None);
         assert_eq!(lines, ["a name that is long     1  cpu", "短い名前             1234  cuda:0"]);
         assert_eq!(table(Some(80)), lines);
     }
 
     #[test]
-    fn every_line_fits_any_width_and_says_where_it_was_cut() {
+    fn lines_fit_any_width_and_mark_cuts() {
         for width in 1..40 {
             for line in table(Some(width)) {
                 assert!(measure_text_width(&line) <= width, "{width}: {line}");

@@ -22,7 +22,7 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
 
 /// Options of the engine. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) limit a compile,
 /// `KJIT_DISCOVERY_SECONDS` the search for devices. With `KJIT_PROVE=all` kernels are also tested
-/// on NVIDIA's devices before use.
+/// on NVIDIA's devices before use, and their forms tried; `kernels` leaves the trial out.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {
@@ -40,9 +40,10 @@ pub fn config(shared: &Shared) -> Config {
     match std::env::var("KJIT_PROVE").unwrap_or_default().as_str() {
         "" => {}
         "all" => config = config.prove_all(),
-        other if !shared.quiet => {
-            say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is ignored"))
-        }
+        "kernels" => config = config.without_trial(),
+        other if !shared.quiet => say(format_args!(
+            "warning: KJIT_PROVE={other} is neither 'all' nor 'kernels', and is ignored"
+        )),
         _ => {}
     }
     config

@@ -74,7 +74,7 @@ mod tests {
     use console::measure_text_width;
 
     #[test]
-    fn descriptions_stand_below_each_other() {
+    fn help_descriptions_are_aligned() {
         let text =
             "  -n, --tokens <N>  Maximum number of tokens to generate\n      --raw         Short\n";
         let shown = wrapped(text, 50);

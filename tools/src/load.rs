@@ -48,6 +48,7 @@ impl Setup {
             host_ffn: self.placing.host_ffn,
             hot_experts: self.placing.hot_experts.map(|size| size.0),
             host_prompts: self.placing.host_prompts.into(),
+            adapters: self.lora.iter().map(|one| one.0.clone()).collect(),
             ..OpenOptions::default()
         }
     }
@@ -173,6 +174,7 @@ pub fn open(
                 ));
             }
         }
+        say(format_args!("tokens run as: {}", gpu.form().name().replace('_', " ")));
         let asked = options.persistent == Persistence::On;
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some((steps, most)), _) => {

@@ -101,7 +101,7 @@ mod tests {
     use super::{bytes, mapped};
 
     #[test]
-    fn a_models_bytes_are_those_of_all_its_files() {
+    fn model_size_includes_all_its_files() {
         let folder = tempfile::tempdir().unwrap();
         for (name, size) in [
             ("m-00001-of-00002.gguf", 3),

@@ -106,7 +106,7 @@ pub fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_cause_that_the_error_names_itself_is_said_once() {
+    fn cause_already_in_message_is_not_repeated() {
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
         let own = kjit_model::gpu::bundle::BundleError::Io { path: "/x".into(), source: missing() };
         assert_eq!(super::sentence(&own.into()), format!("/x: {}", missing()));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_stays_one_line_whatever_is_in_it() {
+    fn error_with_any_content_is_one_short_line() {
         assert_eq!(super::one_line("no file 'a\nb\u{1b}[31m'"), "no file 'a\\nb\\u{1b}[31m'");
         let long = super::one_line(&format!("begin {} end", "\n".repeat(100_000)));
         assert!(

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_llama_cpp_become_ours() {
+    fn llama_cpp_flags_are_translated() {
         for (theirs, ours) in [
             ("kjit run -m x.gguf -p hi", "kjit run x.gguf -p hi"),
             ("kjit run -p hi --model=x.gguf", "kjit run x.gguf -p hi"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_for_what_kjit_decides_are_left_out_with_one_note() {
+    fn unneeded_flags_are_ignored_with_one_note() {
         let (line, note) = words("kjit run x.gguf -ngl 99 -fa on --no-mmap -cnv -p hi");
         assert_eq!(line, "kjit run x.gguf -p hi");
         assert_eq!(note.unwrap().matches("note: -ngl, -fa, --no-mmap, -cnv left out").count(), 1);

@@ -111,7 +111,7 @@ mod tests {
     use crate::args::BenchOutput;
 
     #[test]
-    fn the_names_of_a_spreadsheet_are_those_of_a_document() {
+    fn csv_column_names_equal_json_keys() {
         let row = vec![
             cell("kernel", "a, \"b\"").titled("kernel"),
             cell("us", 1.25).titled("µs").digits(1),

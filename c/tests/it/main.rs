@@ -22,7 +22,7 @@ fn exported() -> Vec<String> {
 }
 
 #[test]
-fn the_header_has_every_function_and_no_other() {
+fn header_declares_exactly_the_exported_functions() {
     let header = std::fs::read_to_string(here().join("kjit_ops.h")).unwrap();
     let is_code = |l: &&str| !["//", "/*", "*"].iter().any(|c| l.trim_start().starts_with(c));
     let code: String = header.lines().filter(is_code).collect::<Vec<_>>().join(" ");
@@ -39,8 +39,8 @@ fn the_header_has_every_function_and_no_other() {
 }
 
 #[test]
-fn the_header_is_cbindgens() {
-    let test = "the_header_is_cbindgens";
+fn header_equals_cbindgen_output() {
+    let test = "header_equals_cbindgen_output";
     let out = tempfile::tempdir().unwrap();
     let made = out.path().join("kjit_ops.h");
     let run = Command::new("cbindgen")
@@ -59,8 +59,8 @@ fn the_header_is_cbindgens() {
 }
 
 #[test]
-fn the_example_computes_what_its_loops_do() {
-    let test = "the_example_computes_what_its_loops_do";
+fn example_program_computes_expected_results() {
+    let test = "example_program_computes_expected_results";
     if Command::new("cc").arg("--version").output().is_err() {
         eprintln!("SKIPPED {test}: no C compiler cc here");
         return;

@@ -26,7 +26,7 @@ fn build(name: &str, maker: &str) -> BuildKey {
 }
 
 #[test]
-fn what_was_made_once_is_found_by_the_next_process() {
+fn stored_artefact_is_found_by_next_process() {
     let dir = scratch();
     let key = build("a", "one");
     let artefact = Artefact::new(vec![7; 50_000]).meta("kernel", "matvec").need("driver", "13.0");
@@ -44,7 +44,7 @@ fn what_was_made_once_is_found_by_the_next_process() {
 }
 
 #[test]
-fn looking_at_a_cache_that_is_not_there_makes_none() {
+fn lookup_in_missing_cache_creates_nothing() {
     let dir = scratch();
     let cache = open(&dir.path().join("cache"));
     assert_eq!(cache.check_home(), Ok(false));
@@ -58,7 +58,7 @@ fn looking_at_a_cache_that_is_not_there_makes_none() {
 }
 
 #[test]
-fn find_gives_the_newest_build_that_is_accepted() {
+fn find_returns_newest_accepted_build() {
     let dir = scratch();
     let cache = open(dir.path());
     for (maker, driver) in [("old", "12"), ("middle", "13"), ("new", "14")] {
@@ -77,7 +77,7 @@ fn find_gives_the_newest_build_that_is_accepted() {
 }
 
 #[test]
-fn another_field_value_label_or_order_is_another_key() {
+fn key_depends_on_values_labels_and_order() {
     let digest = |fields: &[(&str, &str)]| {
         fields
             .iter()
@@ -101,7 +101,7 @@ fn another_field_value_label_or_order_is_another_key() {
 }
 
 #[test]
-fn a_changed_header_flag_constant_wave_width_or_feature_is_another_key() {
+fn key_depends_on_headers_flags_constants_and_target() {
     let all = |header: &str, flags: &str, warps: &str, wave: &str, target: &str| {
         let source = Key::builder("kernel")
             .content("matvec.hip", "#include \"kjit.h\"")
@@ -127,7 +127,7 @@ fn a_changed_header_flag_constant_wave_width_or_feature_is_another_key() {
 }
 
 #[test]
-fn the_digest_of_a_key_never_changes_between_versions_of_this_crate() {
+fn key_digest_is_stable_across_crate_versions() {
     // A Python script computed the expected digest from the documented encoding.
     let key = Key::builder("test").field("a", "b").content("c", "text").finish();
     assert_eq!(
@@ -137,7 +137,7 @@ fn the_digest_of_a_key_never_changes_between_versions_of_this_crate() {
 }
 
 #[test]
-fn one_hundred_and_twenty_eight_threads_make_one_key_once() {
+fn threads_racing_for_one_key_make_it_once() {
     let dir = scratch();
     let (cache, made) = (open(dir.path()), AtomicU32::new(0));
     std::thread::scope(|scope| {
@@ -157,7 +157,7 @@ fn one_hundred_and_twenty_eight_threads_make_one_key_once() {
 }
 
 #[test]
-fn what_the_maker_fails_with_reaches_every_waiter_and_is_not_kept() {
+fn maker_error_reaches_all_waiters_and_is_not_cached() {
     let dir = scratch();
     let (cache, made) = (open(dir.path()), AtomicU32::new(0));
     let gate = std::sync::Barrier::new(8);
@@ -181,7 +181,7 @@ fn what_the_maker_fails_with_reaches_every_waiter_and_is_not_kept() {
 }
 
 #[test]
-fn a_maker_that_panics_leaves_the_key_free() {
+fn panic_in_maker_frees_the_key() {
     let dir = scratch();
     let cache = open(dir.path());
     let key = build("a", "one");
@@ -197,7 +197,7 @@ fn a_maker_that_panics_leaves_the_key_free() {
 }
 
 #[test]
-fn a_quarantined_entry_is_made_again_and_its_count_grows() {
+fn quarantined_entry_is_remade_and_counted() {
     let dir = scratch();
     let cache = open(dir.path());
     let key = build("a", "one");
@@ -210,7 +210,7 @@ fn a_quarantined_entry_is_made_again_and_its_count_grows() {
 }
 
 #[test]
-fn records_are_kept_replaced_and_updated_without_loss() {
+fn records_are_stored_replaced_and_updated_without_loss() {
     let dir = scratch();
     let key = Key::builder("tuning").field("shape", "4096x4096").finish();
     let cache = open(dir.path());

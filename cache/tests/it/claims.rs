@@ -38,7 +38,7 @@ fn is_there(text: &str, name: &str) -> bool {
 }
 
 #[test]
-fn every_fault_names_tests_that_exist() {
+fn every_fault_names_existing_tests() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(here.join("tests/claims.txt")).unwrap();
     let mut rows = BTreeSet::new();
@@ -56,7 +56,7 @@ fn every_fault_names_tests_that_exist() {
 }
 
 #[test]
-fn a_name_that_is_no_test_is_not_taken_for_one() {
+fn name_of_other_function_is_not_a_test() {
     let text = "#[test]\nfn real() {}\n\nfn helper() {}\n\n#[test]\n#[ignore = \"\"]\nfn \
         left_out() {}\n// fn gone(";
     assert!(is_there(text, "real"));

@@ -75,7 +75,7 @@ fn assert_made_again_once(dir: &Path, what: &str) {
 }
 
 #[test]
-fn an_entry_cut_off_at_any_length_is_never_run() {
+fn truncated_entry_is_never_returned() {
     let (dir, path, bytes) = filled();
     for len in 0..bytes.len() {
         let error = Entry::decode(bytes[..len].to_vec()).unwrap_err();
@@ -89,7 +89,7 @@ fn an_entry_cut_off_at_any_length_is_never_run() {
 }
 
 #[test]
-fn an_entry_with_any_bit_flipped_is_never_run() {
+fn entry_with_flipped_bit_is_never_returned() {
     let (dir, path, bytes) = filled();
     let mut tried = 0;
     for at in 0..bytes.len() {
@@ -115,7 +115,7 @@ fn an_entry_with_any_bit_flipped_is_never_run() {
 }
 
 #[test]
-fn an_entry_with_bytes_appended_zeroed_or_swapped_is_never_run() {
+fn entry_with_damaged_bytes_is_never_returned() {
     let (dir, path, bytes) = filled();
     let other = Entry::encode(&key("other"), &artefact("other"), 5);
     let zeros = vec![0; bytes.len()];
@@ -136,7 +136,7 @@ fn an_entry_with_bytes_appended_zeroed_or_swapped_is_never_run() {
 }
 
 #[test]
-fn an_entry_of_another_source_in_this_sources_directory_is_never_found() {
+fn entry_in_directory_of_other_source_is_never_found() {
     let (dir, path, _) = filled();
     let other = key("other");
     let misplaced = path.with_file_name(other.digest().hex());
@@ -147,7 +147,7 @@ fn an_entry_of_another_source_in_this_sources_directory_is_never_found() {
 }
 
 #[test]
-fn an_entry_of_a_newer_or_older_format_is_called_that() {
+fn entry_of_other_format_version_is_reported() {
     let (dir, path, bytes) = filled();
     for format in [0u32, 2, 77, u32::MAX] {
         let mut foreign = bytes.clone();
@@ -162,7 +162,7 @@ fn an_entry_of_a_newer_or_older_format_is_called_that() {
 }
 
 #[test]
-fn a_directory_a_fifo_a_link_or_a_device_in_an_entrys_place_is_moved_away() {
+fn non_file_at_entry_path_is_moved_away() {
     let (dir, path, _) = filled();
     let steps: Vec<PathBuf> = path.ancestors().take(3).map(Path::to_owned).collect();
     for step in &steps {
@@ -210,7 +210,7 @@ fn a_directory_a_fifo_a_link_or_a_device_in_an_entrys_place_is_moved_away() {
 }
 
 #[test]
-fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
+fn wrong_file_types_at_internal_paths_are_moved_away() {
     let lock = format!("locks/{}.lock", key("k").digest());
     for name in ["locks", "aside", "journal", "e", "r", "locks/maintenance", &lock] {
         for what in ["file", "directory", "full directory", "fifo", "link", "writable for all"] {
@@ -279,7 +279,7 @@ fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
 }
 
 #[test]
-fn verify_finds_every_fault_repairs_what_can_be_and_tells() {
+fn verify_finds_repairs_and_reports_faults() {
     let (dir, path, bytes) = filled();
     let cache = open(dir.path());
     for name in ["a", "b", "c"] {
@@ -308,7 +308,7 @@ fn verify_finds_every_fault_repairs_what_can_be_and_tells() {
 }
 
 #[test]
-fn what_is_set_aside_does_not_pile_up() {
+fn quarantine_directory_stays_small() {
     let (dir, path, bytes) = filled();
     for round in 0..40 {
         if round % 2 == 0 {
@@ -326,7 +326,7 @@ fn what_is_set_aside_does_not_pile_up() {
 }
 
 #[test]
-fn a_compiler_replaced_under_the_same_name_size_and_mtime_has_another_digest() {
+fn replaced_compiler_with_equal_mtime_has_new_digest() {
     let dir = scratch();
     let (cache_dir, library) = (dir.path().join("cache"), dir.path().join("libcompiler.so"));
     std::fs::write(&library, vec![1; 100_000]).unwrap();

@@ -42,7 +42,7 @@ fn home_bytes(cache: &Cache) -> u64 {
 }
 
 #[test]
-fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_peace() {
+fn eviction_respects_cap_and_keeps_hot_entries() {
     let dir = scratch();
     let cache = open(dir.path(), CAP);
     // 50 hot entries (5 MB), then 950 cold ones (95 MB), each used once, with the hot entries in
@@ -68,7 +68,7 @@ fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_p
 }
 
 #[test]
-fn the_least_recently_used_go_first_whatever_the_files_times_say() {
+fn eviction_follows_use_not_file_times() {
     let dir = scratch();
     let cache = open(dir.path(), CAP);
     for number in 0..80 {
@@ -101,7 +101,7 @@ fn the_least_recently_used_go_first_whatever_the_files_times_say() {
 }
 
 #[test]
-fn what_is_being_read_while_it_is_evicted_is_read_whole() {
+fn entry_evicted_during_read_is_read_completely() {
     let dir = scratch();
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn what_is_being_read_while_it_is_evicted_is_read_whole() {
 }
 
 #[test]
-fn an_artefact_above_the_cap_is_kept_in_memory_and_said() {
+fn artefact_above_cap_stays_in_memory_with_warning() {
     let dir = scratch();
     let cache = open(dir.path(), 50_000);
     assert!(use_it(&cache, 1));
@@ -144,7 +144,7 @@ fn an_artefact_above_the_cap_is_kept_in_memory_and_said() {
 }
 
 #[test]
-fn a_lost_torn_or_forged_journal_costs_ranks_and_nothing_else() {
+fn damaged_journal_loses_only_ranks() {
     for (what, contents) in [
         ("lost", None),
         ("empty", Some(Vec::new())),
@@ -178,7 +178,7 @@ fn a_lost_torn_or_forged_journal_costs_ranks_and_nothing_else() {
 }
 
 #[test]
-fn the_journal_does_not_grow_with_use() {
+fn journal_does_not_grow_with_use() {
     let dir = scratch();
     let cache = open(dir.path(), CAP);
     for number in 0..10 {
@@ -198,7 +198,7 @@ fn the_journal_does_not_grow_with_use() {
 }
 
 #[test]
-fn clear_removes_what_the_filter_picks_and_no_more() {
+fn clear_removes_exactly_the_filtered_entries() {
     let dir = scratch();
     let cache = open(dir.path(), CAP);
     for (number, arch) in [(1, "sm_90a"), (2, "gfx1100"), (3, "gfx1100")] {

@@ -85,7 +85,7 @@ fn plant(dir: &Path, key: &BuildKey, bytes: &[u8]) {
 }
 
 #[test]
-fn the_seeds_are_what_this_format_writes() {
+fn seeds_equal_output_of_current_format() {
     for (target, name, bytes) in wanted() {
         let path = seeds(target).join(name);
         if std::env::var_os("KJIT_TEST_OUT").is_some() {
@@ -101,7 +101,7 @@ fn the_seeds_are_what_this_format_writes() {
 }
 
 #[test]
-fn the_readers_hold_for_every_seed_and_for_every_seed_cut_off() {
+fn readers_accept_every_seed_at_any_length() {
     let dir = scratch();
     let scratch_file = dir.path().join("x");
     let mut tried = 0;

@@ -254,7 +254,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_a_look_up_gives_the_right_artefact_or_none(
+    fn lookup_after_random_steps_is_correct_or_empty(
         steps in proptest::collection::vec(step(), 1..60)
     ) {
         let mut world = World::new();

@@ -56,7 +56,7 @@ fn secret(number: u8) -> SecretKey {
 }
 
 #[test]
-fn a_pack_is_read_in_place_and_by_source_when_the_maker_is_another() {
+fn pack_is_read_in_place_also_for_other_compilers() {
     let (dir, path) = packed(None);
     for layer in [path.clone(), dir.path().to_owned()] {
         let cache = Cache::open(config(&dir.path().join("home")).read_only(layer));
@@ -81,7 +81,7 @@ fn a_pack_is_read_in_place_and_by_source_when_the_maker_is_another() {
 }
 
 #[test]
-fn a_pack_never_displaces_a_local_build_however_old() {
+fn pack_never_replaces_a_local_build() {
     let (dir, path) = packed(None);
     let home = dir.path().join("home");
     let local = Cache::open(config(&home));
@@ -100,7 +100,7 @@ fn a_pack_never_displaces_a_local_build_however_old() {
 }
 
 #[test]
-fn an_import_takes_everything_in_and_needs_the_pack_no_more() {
+fn import_copies_all_entries_from_the_pack() {
     let (dir, path) = packed(None);
     let home = dir.path().join("home");
     assert_eq!(Cache::open(config(&home)).import(&path, &[]).unwrap().taken, 4);
@@ -111,7 +111,7 @@ fn an_import_takes_everything_in_and_needs_the_pack_no_more() {
 }
 
 #[test]
-fn the_same_entries_make_the_same_pack() {
+fn equal_entries_give_identical_packs() {
     let (dir, path) = packed(None);
     let again = dir.path().join("again.kjitpack");
     export(&Cache::open(config(&dir.path().join("maker"))), &again, None);
@@ -125,7 +125,7 @@ fn the_same_entries_make_the_same_pack() {
 }
 
 #[test]
-fn with_a_signer_every_other_pack_is_refused() {
+fn required_signer_refuses_other_packs() {
     let (dir, unsigned) = packed(None);
     let (good, other) = (secret(1), secret(2));
     let maker = Cache::open(config(&dir.path().join("maker")));
@@ -149,7 +149,7 @@ fn with_a_signer_every_other_pack_is_refused() {
 }
 
 #[test]
-fn a_signature_cannot_be_moved_or_forged() {
+fn signature_cannot_be_moved_or_forged() {
     let (dir, path) = packed(Some(&secret(1)));
     let bytes = std::fs::read(&path).unwrap();
     let index_len = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
@@ -178,7 +178,7 @@ fn a_signature_cannot_be_moved_or_forged() {
 }
 
 #[test]
-fn a_pack_with_any_byte_changed_gives_right_answers_or_none() {
+fn pack_with_changed_byte_is_correct_or_refused() {
     let (dir, path) = packed(None);
     let bytes = std::fs::read(&path).unwrap();
     let broken = dir.path().join("broken.pack");
@@ -211,7 +211,7 @@ fn a_pack_with_any_byte_changed_gives_right_answers_or_none() {
 }
 
 #[test]
-fn a_pack_cut_off_anywhere_or_with_bytes_appended_is_not_opened() {
+fn truncated_or_extended_pack_is_not_opened() {
     let (dir, path) = packed(Some(&secret(1)));
     let bytes = std::fs::read(&path).unwrap();
     let broken = dir.path().join("broken.pack");
@@ -225,7 +225,7 @@ fn a_pack_cut_off_anywhere_or_with_bytes_appended_is_not_opened() {
 }
 
 #[test]
-fn a_pack_cut_off_while_it_is_open_is_an_error_and_no_signal() {
+fn pack_truncated_while_open_is_an_error_without_sigbus() {
     let (dir, path) = packed(None);
     let cache = Cache::open(config(&dir.path().join("home")).read_only(&path));
     assert!(cache.get(&key("a", "far")).is_some());
@@ -238,7 +238,7 @@ fn a_pack_cut_off_while_it_is_open_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn a_pack_that_others_can_write_is_refused_unless_a_trusted_key_signed_it() {
+fn pack_writable_by_others_needs_a_trusted_signature() {
     let (_dir, path) = packed(Some(&secret(1)));
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
     assert!(matches!(Pack::open(&path, &[]), Err(PackError::Refused { .. })));
@@ -249,7 +249,7 @@ fn a_pack_that_others_can_write_is_refused_unless_a_trusted_key_signed_it() {
 }
 
 #[test]
-fn a_quarantined_entry_does_not_come_back_out_of_a_pack() {
+fn quarantined_entry_is_not_taken_from_pack() {
     let (dir, path) = packed(None);
     let cache = Cache::open(config(&dir.path().join("home")).read_only(&path));
     assert!(cache.get(&key("a", "far")).is_some());
@@ -260,7 +260,7 @@ fn a_quarantined_entry_does_not_come_back_out_of_a_pack() {
 }
 
 #[test]
-fn several_packs_for_several_machines_serve_each_its_own() {
+fn several_packs_serve_their_own_targets() {
     let dir = scratch();
     let mut config_with_packs = config(&dir.path().join("home"));
     for arch in ["gfx1100", "sm_90a"] {
@@ -287,7 +287,7 @@ fn several_packs_for_several_machines_serve_each_its_own() {
 }
 
 #[test]
-fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
+fn export_writes_each_record_once_by_layer_priority() {
     let (dir, first) = packed(None);
     // A second pack with another value for the same key, a read-only directory with one more
     // record, and a home folder.

@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_encoded_is_decoded_to_the_same(
+    fn encoding_round_trips(
         domain in ".{0,8}", source in fields(), maker in fields(), artefact in artefact(), created in any::<u64>()
     ) {
         let key = build(&domain, &source, &maker);
@@ -54,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_behind_a_good_header_is_never_an_entry(
+    fn random_bytes_after_valid_header_are_refused(
         noise in vec(any::<u8>(), 0..400), kind in 0u32..3, lie in any::<bool>()
     ) {
         let mut bytes = b"kjcache\n".to_vec();
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn fields_that_lie_are_refused_even_under_a_good_checksum(
+    fn invalid_fields_with_valid_checksum_are_refused(
         artefact in artefact(), at in 32usize..400, value in any::<u8>()
     ) {
         // A hostile writer computes a correct checksum; lengths, order, UTF-8 and keys must be

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_that_of_the_busiest_unit() {
+    fn issue_bound_is_set_by_busiest_unit() {
         let work = Executed { vector: 96.0 * 2500.0 * 2.0, ..Executed::default() };
         let (arch, card) = of("gfx1100");
         assert_eq!(work.bound(arch, card, 32), Some(IssueBound { us: 1.0, by: "vector" }));
@@ -106,7 +106,7 @@ mod tests {
     /// Each card's peak f16 rate follows from its units, its clock, and the width of its matrix or
     /// vector units.
     #[test]
-    fn units_and_clocks_give_the_stated_peak_rates() {
+    fn units_and_clocks_give_documented_peak_rates() {
         for (arch, card) in
             ARCHS.iter().filter_map(|a| Some((a, a.card.as_ref()?))).filter(|(_, c)| c.units > 0)
         {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn every_row_parses_to_itself_and_prints_as_users_write_it() {
+fn every_target_row_parses_and_prints_unchanged() {
     for arch in ARCHS {
         let target = Target::parse(arch.id).unwrap();
         assert_eq!(target.arch(), arch);
@@ -13,7 +13,7 @@ fn every_row_parses_to_itself_and_prints_as_users_write_it() {
 }
 
 #[test]
-fn sm_90_and_sm_90a_are_one_target_and_the_kernel_chooses_the_id() {
+fn sm_90_and_sm_90a_are_one_target() {
     let (a, b) = (Target::parse("sm_90").unwrap(), Target::parse("sm_90a").unwrap());
     assert_eq!(a, b);
     assert_eq!(Target::from_compute_capability(9, 0).unwrap(), a);
@@ -24,7 +24,7 @@ fn sm_90_and_sm_90a_are_one_target_and_the_kernel_chooses_the_id() {
 }
 
 #[test]
-fn feature_flags_are_kept_but_reach_the_compiler_only_when_asked_for() {
+fn feature_flags_reach_compiler_only_when_used() {
     let t = Target::parse("gfx90a:xnack-:sramecc+").unwrap();
     assert_eq!(t.to_string(), "gfx90a:sramecc+:xnack-");
     assert_eq!(t.compile_id(false, &[]).unwrap(), "gfx90a");
@@ -49,7 +49,7 @@ fn wrong_ids_and_flags_are_named() {
 }
 
 #[test]
-fn an_unlisted_minor_capability_takes_the_nearest_older_row_of_its_major() {
+fn unlisted_compute_capability_uses_older_row_of_its_major() {
     assert_eq!(Target::from_compute_capability(8, 8).unwrap().id(), "sm_87");
     assert_eq!(Target::from_compute_capability(12, 0).unwrap().id(), "sm_120");
     assert!(Target::from_compute_capability(7, 0).is_err());
@@ -57,7 +57,7 @@ fn an_unlisted_minor_capability_takes_the_nearest_older_row_of_its_major() {
 }
 
 #[test]
-fn occupancy_agrees_with_hand_counts() {
+fn occupancy_matches_hand_computed_values() {
     // sm_90: 256 threads with 32 registers: 8 blocks = 64 warps. 255 registers: 256 each, 2 warps
     // per sub-partition, 1 block of 8 warps.
     let h = Target::parse("sm_90").unwrap();
@@ -91,7 +91,7 @@ fn occupancy_agrees_with_hand_counts() {
 }
 
 #[test]
-fn a_wave_width_is_part_of_a_target_and_another_than_its_own_is_refused() {
+fn foreign_wave_width_is_refused_in_target() {
     let wide = Target::parse("gfx1100:wave64").unwrap();
     assert_eq!((wide.default_wave(), wide.to_string().as_str()), (64, "gfx1100:wave64"));
     assert_eq!(wide.compile_id(false, &[]).unwrap(), "gfx1100");
@@ -109,7 +109,7 @@ fn a_wave_width_is_part_of_a_target_and_another_than_its_own_is_refused() {
 }
 
 #[test]
-fn every_amd_architecture_with_a_data_sheet_has_a_card() {
+fn every_amd_architecture_with_data_sheet_has_a_card() {
     for arch in ARCHS {
         let card = arch.card;
         // There is no data sheet of gfx1250.
@@ -123,7 +123,7 @@ fn every_amd_architecture_with_a_data_sheet_has_a_card() {
 }
 
 #[test]
-fn a_chip_without_a_row_gets_what_holds_for_all_of_its_family_and_says_so() {
+fn unknown_chip_gets_family_defaults_and_a_note() {
     let facts = |id: &str| {
         let t = Target::parse(id).unwrap();
         assert_eq!((t.id(), t.to_string().as_str()), (id, id));
@@ -150,7 +150,7 @@ fn a_chip_without_a_row_gets_what_holds_for_all_of_its_family_and_says_so() {
 }
 
 #[test]
-fn a_chip_does_without_its_matrix_unit_or_its_byte_dot_product_and_stays_what_it_is() {
+fn target_options_without_matrix_and_dot_keep_the_chip() {
     let whole = Target::parse("gfx1100").unwrap();
     let less = Target::parse("gfx1100:no-dot:no-matrix:wave64").unwrap();
     assert_eq!(less.to_string(), "gfx1100:no-matrix:no-dot:wave64");
@@ -169,7 +169,7 @@ fn a_chip_does_without_its_matrix_unit_or_its_byte_dot_product_and_stays_what_it
 }
 
 #[test]
-fn a_chip_computes_in_f32_alone_and_stays_what_it_is() {
+fn target_option_f32_alone_keeps_the_chip() {
     for (id, wide) in [
         ("gfx1100", true),
         ("gfx900", false),
@@ -213,7 +213,7 @@ fn a_chip_computes_in_f32_alone_and_stays_what_it_is() {
 }
 
 #[test]
-fn a_target_says_that_its_compiler_copies_accumulation_registers_rightly() {
+fn target_option_sound_copies_round_trips() {
     let plain = Target::parse("gfx908:xnack-").unwrap();
     let sound = plain.with_sound_copies();
     assert_eq!(sound.to_string(), "gfx908:sound-copies:xnack-");

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wave_64_is_a_flag_on_rdna_only() {
+    fn wave_64_flag_is_only_used_on_rdna() {
         let has = |id: &str, wave| {
             arguments(id, &Options::wave(wave)).contains(&"-mwavefrontsize64".to_owned())
         };
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_math_never_lets_the_compiler_assume_that_nan_and_infinity_do_not_occur() {
+    fn fast_math_flags_preserve_nan_and_infinity() {
         let fast = arguments("gfx942", &Options::wave(64).fast_math(true));
         assert!(fast.len() > arguments("gfx942", &Options::wave(64)).len());
         assert!(fast.iter().all(|a| !a.contains("finite") && a != "-ffast-math"), "{fast:?}");

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_the_driver_takes_comes_first_and_found_order_breaks_ties() {
+    fn newest_supported_compiler_is_first_in_found_order() {
         let (_dir, x) = root(&["a/libx.so.12", "b/libx.so.13", "b/libx.so.12"]);
         let with = |driver| names(&candidates(&x, None, driver).0, &x);
         assert_eq!(with(None), ["b/libx.so.13", "a/libx.so.12", "b/libx.so.12"]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_wins_whatever_its_version() {
+    fn configured_file_wins_over_version() {
         let (_dir, x) = root(&["a/libx.so.13", "elsewhere/libx.so.12"]);
         let named = x.0.join("elsewhere/libx.so.12");
         let (found, _) = candidates(&x, Some(&named), Some((11, 0)));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_is_remembered_and_links_to_one_file_count_once() {
+    fn all_searched_places_are_listed_and_links_deduplicated() {
         let (_dir, x) = root(&["a/libx.so.13"]);
         std::os::unix::fs::symlink("libx.so.13", x.0.join("a/libx.so")).unwrap();
         let (found, tried) = candidates(&x, None, None);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_that_is_not_there_is_not_replaced_by_another() {
+    fn missing_configured_file_is_not_replaced() {
         let (_dir, x) = root(&["a/libx.so.13"]);
         let (found, tried) = candidates(&x, Some(Path::new("/nonexistent/libx.so")), None);
         assert!(found.is_empty());

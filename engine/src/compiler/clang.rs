@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_major_version_is_read_off_debians_and_upstreams_names() {
+    fn clang_major_version_is_parsed_from_file_name() {
         let major = |name| Kind.major_of(Path::new(name));
         assert_eq!(major("/usr/lib/llvm-19/bin/clang"), Some(19));
         assert_eq!(major("/usr/bin/clang-22"), Some(22));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_covers_the_libraries_that_hold_the_compiler_and_the_linker() {
+    fn clang_identity_covers_compiler_and_linker_libraries() {
         let found = crate::compiler::candidates::candidates(&Kind, None, None).0;
         let Some(clang) = found.iter().find(|c| c.file.starts_with("/usr/lib/llvm-19")) else {
             eprintln!("SKIPPED: Debian's clang-19 is not here ({found:?})");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_whose_name_would_leave_the_folder_is_refused() {
+    fn source_name_outside_folder_is_refused() {
         let opened = ClangCompiler::open(Path::new("/nonexistent/clang")).unwrap();
         let header = |name: &str| Request {
             file: "k.hip".into(),

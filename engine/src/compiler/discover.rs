@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loaders_configuration_is_read_with_its_includes() {
+    fn loader_configuration_is_read_with_includes() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("d")).unwrap();
         std::fs::write(dir.path().join("d/x.conf"), "# a comment\n/opt/x/lib # here\n").unwrap();

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_covers_comgr_llvm_and_the_builtins() {
+    fn hiprtc_identity_covers_comgr_llvm_and_builtins() {
         let Some((_, file)) = here() else { return };
         let files = Kind.companions(Path::new(&file), (5, 2));
         let has = |part: &str| files.iter().any(|f| f.to_string_lossy().contains(part));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_architecture_that_aborts_hiprtc_is_one_clean_error_and_the_next_compile_works() {
+    fn hiprtc_abort_is_one_error_and_next_compile_works() {
         let Some((workers, file)) = here() else { return };
         let ask = ChildRequest::Probe { kind: "hiprtc".to_owned(), file: file.clone() };
         let (ChildResponse::Probe(Ok(probe)), _) = workers.ask("(probe)", "hiprtc", &ask).unwrap()
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn rocms_version_is_read_off_the_files_name() {
+    fn rocm_version_is_parsed_from_file_name() {
         let version = |name| version_in_name(Path::new(name));
         assert_eq!(version("/opt/rocm/lib/libhiprtc.so.6.2.41133"), Some((6, 2)));
         assert_eq!(version("/usr/lib/libamdhip64.so.5.2.21153-0"), Some((5, 2)));

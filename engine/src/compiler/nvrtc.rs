@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_major_version_is_read_off_the_files_name() {
+    fn nvrtc_major_version_is_parsed_from_file_name() {
         let major = |name| Nvrtc.major_of(Path::new(name));
         assert_eq!(major("/x/libnvrtc.so.13"), Some(13));
         assert_eq!(major("/x/libnvrtc.so.12.9.86"), Some(12));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn spills_are_read_from_the_log_by_kernel() {
+    fn spills_are_parsed_from_log_per_kernel() {
         let log = "ptxas info    : Compiling entry function 'spill' for 'sm_90a'\n\
                    ptxas info    : Function properties for spill\n\
                    ptxas         .     992 bytes stack frame, 1756 bytes spill stores, 1784 bytes \

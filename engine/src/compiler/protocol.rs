@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_reads_back_as_it_was_written() {
+    fn messages_round_trip() {
         for ask in
             [compile(), ChildRequest::Probe { kind: "clang".into(), file: "/usr/bin/clang".into() }]
         {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_cut_anywhere_or_lying_about_lengths_is_an_error_and_no_panic() {
+    fn truncated_or_mislabelled_frame_is_an_error() {
         let whole = compile().encode();
         for len in 1..whole.len() {
             assert!(ChildRequest::read(&mut &whole[..len]).is_err(), "cut at {len}");

@@ -108,7 +108,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn work_is_done_at_once_or_behind_the_last_capture() {
+    fn work_runs_immediately_or_after_last_capture() {
         let (captures, done) = (Captures::default(), Arc::new(AtomicUsize::new(0)));
         let one = || {
             let done = Arc::clone(&done);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_a_device_once_more_waits_for_the_same_captures() {
+    fn second_handle_of_a_device_shares_captures() {
         let (one, again, other) =
             (Captures::of("test:0"), Captures::of("test:0"), Captures::of("test:1"));
         assert!(Arc::ptr_eq(&one, &again) && !Arc::ptr_eq(&one, &other));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn work_may_ask_for_more() {
+    fn work_can_queue_more_work() {
         let (captures, (tell, told)) = (Arc::new(Captures::default()), channel());
         let inner = Arc::clone(&captures);
         captures.outside(move || inner.outside(move || tell.send(1).unwrap()));
@@ -152,7 +152,7 @@ mod tests {
     /// A device-wide wait that had started before another thread began a capture broke that
     /// capture.
     #[test]
-    fn a_capture_begins_when_what_is_done_has_ended() {
+    fn capture_begins_after_running_work_ends() {
         let captures = Arc::new(Captures::default());
         let ((begun, has_begun), (go, gone)) = (channel(), channel::<()>());
         let (order, ordered) = channel();

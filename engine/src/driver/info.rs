@@ -179,7 +179,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_card_comes_before_a_processors_own_gpu_and_a_chip_without_a_row_is_told() {
+    fn discrete_card_is_preferred_and_unknown_chip_is_reported() {
         let device = amd;
         let found = |devices| Inventory { devices, ..Inventory::default() };
         let both = found(vec![
@@ -198,7 +198,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_disguised_or_hidden_device_is_warned_of_and_a_chosen_one_is_not() {
+    fn overridden_or_hidden_device_gives_a_warning() {
         let with = |set: &[(&str, &str)]| {
             let visibility = set.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
             Inventory { visibility, ..Inventory::default() }.warnings()

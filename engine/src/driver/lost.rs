@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_context_is_renewed_once_nobody_has_it_any_more() {
+    fn lost_context_is_renewed_after_last_user_drops_it() {
         let fault = |kind| Fault {
             call: "cuStreamSynchronize",
             code: 700,

@@ -177,7 +177,7 @@ mod tests {
     use super::class;
 
     #[test]
-    fn classes_waste_at_most_a_quarter_and_stay_aligned() {
+    fn pool_classes_are_aligned_with_little_waste() {
         for bytes in
             [0, 1, 255, 256, 257, 1000, 4097, 65537, 999_999, (1 << 20) + 1, 5_000_000, 1 << 33]
         {

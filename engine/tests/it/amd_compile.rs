@@ -93,9 +93,11 @@ fn check(target: &Target, wave: u32, code: &CodeObject) {
 }
 
 #[test]
-fn clang_compiles_for_every_amd_target_that_it_knows_in_both_wave_widths() {
+fn clang_compiles_every_known_amd_target_at_both_widths() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "clang", "clang_compiles_for_every_amd_target") else {
+    let Some(engine) =
+        engine(dir.path(), "clang", "clang_compiles_every_known_amd_target_at_both_widths")
+    else {
         return;
     };
     let clang = &engine.compilers(Vendor::Amd).found[0];
@@ -118,9 +120,12 @@ fn clang_compiles_for_every_amd_target_that_it_knows_in_both_wave_widths() {
 }
 
 #[test]
-fn the_real_hiprtc_compiles_what_its_comgr_knows() {
+fn hiprtc_compiles_every_target_of_its_comgr() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "hiprtc", "the_real_hiprtc_compiles") else { return };
+    let Some(engine) = engine(dir.path(), "hiprtc", "hiprtc_compiles_every_target_of_its_comgr")
+    else {
+        return;
+    };
     let jobs = [job("gfx90a", 64), job("gfx1030", 32), job("gfx1030", 64)];
     for (job, code) in jobs.iter().zip(engine.compile_all(&jobs)) {
         let code = code.unwrap_or_else(|e| panic!("{}: {e}", job.target));
@@ -134,7 +139,7 @@ fn the_real_hiprtc_compiles_what_its_comgr_knows() {
 }
 
 #[test]
-fn plain_hip_with_the_engines_words_means_the_same_to_hiprtc_and_to_a_bare_clang() {
+fn plain_hip_is_equal_for_hiprtc_and_clang() {
     let dir = tempfile::tempdir().unwrap();
     let text = r#"
         #include "words.h"
@@ -146,7 +151,7 @@ fn plain_hip_with_the_engines_words_means_the_same_to_hiprtc_and_to_a_bare_clang
             y[blockIdx.x * BLOCK + threadIdx.x] = twice(part[BLOCK - 1 - threadIdx.x]) + threadIdx.y + blockIdx.z;
         }"#;
     for kind in ["clang", "hiprtc"] {
-        let test = "plain_hip_with_the_engines_words_means_the_same";
+        let test = "plain_hip_is_equal_for_hiprtc_and_clang";
         let Some(engine) = engine(dir.path(), kind, test) else { continue };
         for (target, wave) in [("gfx90a", 64), ("gfx1030", 32)] {
             let source = Source::new("turn", "turn.hip", text).words().entry("turn");
@@ -169,9 +174,10 @@ fn plain_hip_with_the_engines_words_means_the_same_to_hiprtc_and_to_a_bare_clang
 }
 
 #[test]
-fn a_target_that_no_compiler_here_knows_is_one_clear_error_before_anything_runs() {
+fn unknown_target_is_refused_before_compiling() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "hiprtc", "a_target_that_no_compiler_here_knows") else {
+    let Some(engine) = engine(dir.path(), "hiprtc", "unknown_target_is_refused_before_compiling")
+    else {
         return;
     };
     if engine.compilers(Vendor::Amd).found[0].knows.contains(&"gfx1201".to_owned()) {
@@ -189,7 +195,7 @@ fn a_target_that_no_compiler_here_knows_is_one_clear_error_before_anything_runs(
 }
 
 #[test]
-fn each_target_gets_the_first_compiler_that_knows_it_and_the_reason_is_told() {
+fn target_uses_first_supporting_compiler() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::new(config(dir.path()));
     let report = engine.compilers(Vendor::Amd);
@@ -217,10 +223,12 @@ fn each_target_gets_the_first_compiler_that_knows_it_and_the_reason_is_told() {
 }
 
 #[test]
-fn a_compile_error_names_our_line_whichever_compiler_says_it() {
+fn compile_error_names_source_line_for_each_compiler() {
     for kind in ["clang", "hiprtc"] {
         let dir = tempfile::tempdir().unwrap();
-        let Some(engine) = engine(dir.path(), kind, "a_compile_error_names_our_line") else {
+        let Some(engine) =
+            engine(dir.path(), kind, "compile_error_names_source_line_for_each_compiler")
+        else {
             continue;
         };
         let mut bad = job("gfx90a", 64);
@@ -238,9 +246,11 @@ fn a_compile_error_names_our_line_whichever_compiler_says_it() {
 }
 
 #[test]
-fn spills_and_scratch_are_told_by_the_code_object() {
+fn code_object_reports_spills_and_scratch() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "clang", "spills_and_scratch_are_told") else { return };
+    let Some(engine) = engine(dir.path(), "clang", "code_object_reports_spills_and_scratch") else {
+        return;
+    };
     let mut greedy = job("gfx1030", 32);
     // 120 live floats in each thread with a limit of 64 registers (16 waves on each SIMD): the
     // compiler must spill.
@@ -258,9 +268,12 @@ fn spills_and_scratch_are_told_by_the_code_object() {
 }
 
 #[test]
-fn a_code_object_cut_or_changed_anywhere_is_an_error_or_still_whole_and_never_a_panic() {
+fn damaged_code_object_is_an_error_without_panic() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "clang", "a_code_object_cut_or_changed") else { return };
+    let Some(engine) = engine(dir.path(), "clang", "damaged_code_object_is_an_error_without_panic")
+    else {
+        return;
+    };
     let code = engine.compile(&job("gfx942", 64)).unwrap();
     let whole = code.bytes();
     assert_eq!(inspect("whole", whole).unwrap(), code.kernels());
@@ -292,11 +305,15 @@ fn a_code_object_cut_or_changed_anywhere_is_an_error_or_still_whole_and_never_a_
 }
 
 #[test]
-fn the_same_job_makes_the_same_bytes_in_another_folder_and_process() {
+fn compiled_code_is_identical_across_folders_and_processes() {
     for (kind, target) in [("clang", "gfx1100"), ("hiprtc", "gfx1030")] {
         let make = || {
             let dir = tempfile::tempdir().unwrap();
-            let engine = engine(dir.path(), kind, "the_same_job_makes_the_same_bytes")?;
+            let engine = engine(
+                dir.path(),
+                kind,
+                "compiled_code_is_identical_across_folders_and_processes",
+            )?;
             let code = engine.compile(&job(target, 32)).unwrap();
             Some((code.bytes().to_vec(), code.digest()))
         };

@@ -30,7 +30,7 @@ fn in_a_process(test: &str, set: &[(&str, &str)]) -> bool {
 }
 
 #[test]
-fn a_runtime_without_a_gpu_is_a_clean_answer_and_not_a_failure() {
+fn runtime_without_gpu_is_not_an_error() {
     if std::path::Path::new("/dev/kfd").exists() {
         eprintln!("SKIPPED: there may be a GPU here");
         return;
@@ -58,9 +58,8 @@ fn a_runtime_without_a_gpu_is_a_clean_answer_and_not_a_failure() {
 }
 
 #[test]
-fn a_runtime_named_by_variable_and_absent_is_an_error_and_no_other_is_taken() {
-    let test =
-        "amd_driver::a_runtime_named_by_variable_and_absent_is_an_error_and_no_other_is_taken";
+fn missing_configured_runtime_is_an_error_without_fallback() {
+    let test = "amd_driver::missing_configured_runtime_is_an_error_without_fallback";
     if !in_a_process(test, &[("KJIT_HIP_LIBRARY", "/nowhere/libamdhip64.so.6")]) {
         return;
     }
@@ -75,8 +74,8 @@ fn a_runtime_named_by_variable_and_absent_is_an_error_and_no_other_is_taken() {
 }
 
 #[test]
-fn variables_that_hide_or_disguise_devices_are_in_the_inventory_with_their_warnings() {
-    let test = "amd_driver::variables_that_hide_or_disguise_devices_are_in_the_inventory_with_their_warnings";
+fn inventory_lists_device_hiding_variables_with_warnings() {
+    let test = "amd_driver::inventory_lists_device_hiding_variables_with_warnings";
     let set = [
         ("HIP_VISIBLE_DEVICES", "-1"),
         ("HSA_OVERRIDE_GFX_VERSION", "11.0.0"),

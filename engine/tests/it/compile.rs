@@ -13,9 +13,12 @@ const TARGETS: &[&str] = &[
 ];
 
 #[test]
-fn every_nvidia_target_compiles_and_its_cubin_tells_arguments_and_resources() {
+fn every_nvidia_target_compiles_and_reports_resources() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "every_nvidia_target_compiles") else { return };
+    let Some(engine) = engine(dir.path(), "every_nvidia_target_compiles_and_reports_resources")
+    else {
+        return;
+    };
     let known = engine.compilers(Vendor::Nvidia).found[0].knows.clone();
     let mut jobs: Vec<Job> = TARGETS.iter().map(|t| job(t)).collect();
     let mut specific = job("sm_90");
@@ -49,9 +52,11 @@ fn every_nvidia_target_compiles_and_its_cubin_tells_arguments_and_resources() {
 }
 
 #[test]
-fn a_second_engine_compiles_nothing_and_gets_the_same_bytes() {
+fn second_engine_reads_the_same_bytes_from_cache() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(first) = engine(dir.path(), "a_second_engine_compiles_nothing") else { return };
+    let Some(first) = engine(dir.path(), "second_engine_reads_the_same_bytes_from_cache") else {
+        return;
+    };
     let made = first.compile(&job("sm_90")).unwrap();
     assert_eq!(*made.origin(), Origin::Compiled);
     let second = Engine::new(config(dir.path()));
@@ -63,9 +68,9 @@ fn a_second_engine_compiles_nothing_and_gets_the_same_bytes() {
 }
 
 #[test]
-fn with_no_compiler_at_all_a_full_cache_runs_and_an_empty_one_says_what_to_install() {
+fn full_cache_needs_no_compiler() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(first) = engine(dir.path(), "with_no_compiler_at_all") else { return };
+    let Some(first) = engine(dir.path(), "full_cache_needs_no_compiler") else { return };
     first.compile(&job("sm_90")).unwrap();
     // The only compiler that this engine may use is a file that is not a library.
     let nothing = dir.path().join("libnvrtc.so.13");
@@ -86,7 +91,7 @@ fn with_no_compiler_at_all_a_full_cache_runs_and_an_empty_one_says_what_to_insta
 }
 
 #[test]
-fn equal_jobs_are_compiled_once_and_all_get_the_answer() {
+fn equal_jobs_are_compiled_once() {
     let dir = tempfile::tempdir().unwrap();
     let Some(engine) = engine(dir.path(), "equal_jobs_are_compiled_once") else { return };
     let jobs = vec![job("sm_80"); 5];
@@ -100,9 +105,11 @@ fn equal_jobs_are_compiled_once_and_all_get_the_answer() {
 }
 
 #[test]
-fn a_compile_error_names_our_line_keeps_everything_and_is_remembered() {
+fn compile_error_names_source_line_and_is_cached() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "a_compile_error_names_our_line") else { return };
+    let Some(engine) = engine(dir.path(), "compile_error_names_source_line_and_is_cached") else {
+        return;
+    };
     let source = Source::new(
         "bad",
         "bad.hip",
@@ -137,9 +144,11 @@ fn a_compile_error_names_our_line_keeps_everything_and_is_remembered() {
 }
 
 #[test]
-fn an_entry_point_that_does_not_come_out_is_an_error_that_names_it() {
+fn missing_entry_point_is_named_in_the_error() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "an_entry_point_that_does_not_come_out") else { return };
+    let Some(engine) = engine(dir.path(), "missing_entry_point_is_named_in_the_error") else {
+        return;
+    };
     let mut job = job("sm_90");
     job.source = saxpy().entry("forgotten");
     let error = engine.compile(&job).unwrap_err().to_string();
@@ -147,9 +156,12 @@ fn an_entry_point_that_does_not_come_out_is_an_error_that_names_it() {
 }
 
 #[test]
-fn in_process_compiling_gives_the_same_bytes_as_a_child() {
+fn in_process_and_child_compiles_give_identical_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(child) = engine(dir.path(), "in_process_compiling") else { return };
+    let Some(child) = engine(dir.path(), "in_process_and_child_compiles_give_identical_bytes")
+    else {
+        return;
+    };
     let here = Engine::new(Config::new().no_cache().isolation(Isolation::InProcess));
     assert_eq!(
         child.compile(&job("sm_86")).unwrap().bytes(),
@@ -158,9 +170,9 @@ fn in_process_compiling_gives_the_same_bytes_as_a_child() {
 }
 
 #[test]
-fn a_compile_that_takes_too_long_is_ended_and_said_so() {
+fn slow_compile_is_stopped_at_its_deadline() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_) = engine(dir.path(), "a_compile_that_takes_too_long") else { return };
+    let Some(_) = engine(dir.path(), "slow_compile_is_stopped_at_its_deadline") else { return };
     // The result of the probe is cached from the test above. A millisecond is too short to start a
     // process and a compiler.
     let hasty = Engine::new(config(dir.path()).timeout(Duration::from_millis(1)));
@@ -172,9 +184,9 @@ fn a_compile_that_takes_too_long_is_ended_and_said_so() {
 }
 
 #[test]
-fn a_compiler_that_eats_memory_fails_alone() {
+fn compiler_above_memory_limit_fails_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_) = engine(dir.path(), "a_compiler_that_eats_memory") else { return };
+    let Some(_) = engine(dir.path(), "compiler_above_memory_limit_fails_alone") else { return };
     // The library alone maps more memory than this.
     let poor = Engine::new(config(dir.path()).memory_limit(48 << 20));
     let error = poor.compile(&job("sm_90")).unwrap_err();
@@ -182,9 +194,12 @@ fn a_compiler_that_eats_memory_fails_alone() {
 }
 
 #[test]
-fn a_worker_that_dies_is_tried_twice_and_its_last_words_are_told() {
+fn crashed_worker_is_retried_once_and_its_output_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_) = engine(dir.path(), "a_worker_that_dies") else { return };
+    let Some(_) = engine(dir.path(), "crashed_worker_is_retried_once_and_its_output_reported")
+    else {
+        return;
+    };
     let script = dir.path().join("kjit-cc");
     let count = dir.path().join("count");
     let text = format!(
@@ -203,7 +218,7 @@ fn a_worker_that_dies_is_tried_twice_and_its_last_words_are_told() {
 }
 
 #[test]
-fn what_a_compiler_prints_to_stdout_does_not_reach_the_protocol() {
+fn compiler_output_on_stdout_does_not_break_the_protocol() {
     // Output on stdout before the protocol starts would break the protocol. So the worker moves its
     // pipe to another descriptor first. In the real binary descriptor 1 is the log.
     let Isolation::Worker(kjit_cc) = worker() else { unreachable!() };
@@ -230,7 +245,7 @@ fn what_a_compiler_prints_to_stdout_does_not_reach_the_protocol() {
 }
 
 #[test]
-fn without_a_worker_binary_the_error_says_the_three_ways() {
+fn missing_worker_error_lists_three_solutions() {
     let dir = tempfile::tempdir().unwrap();
     let engine =
         Engine::new(config(dir.path()).isolation(Isolation::Worker("/nonexistent/kjit-cc".into())));
@@ -242,9 +257,9 @@ fn without_a_worker_binary_the_error_says_the_three_ways() {
 }
 
 #[test]
-fn a_trace_shows_compiles() {
+fn trace_contains_compile_spans() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_) = engine(dir.path(), "compile::a_trace_shows_compiles") else { return };
+    let Some(_) = engine(dir.path(), "compile::trace_contains_compile_spans") else { return };
     let trace = Trace::new();
     let engine = Engine::new(config(dir.path()).trace(trace.clone()));
     engine.compile_all(&[job("sm_80"), job("sm_89")]).into_iter().for_each(|c| drop(c.unwrap()));
@@ -254,7 +269,7 @@ fn a_trace_shows_compiles() {
 }
 
 #[test]
-fn wrong_jobs_are_refused_before_any_compiler_is_looked_for() {
+fn invalid_jobs_are_refused_before_compiler_search() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::new(config(dir.path()).compiler_path("/nonexistent"));
     let mut wave = job("sm_90");
@@ -268,7 +283,7 @@ fn wrong_jobs_are_refused_before_any_compiler_is_looked_for() {
 }
 
 #[test]
-fn devices_that_cannot_be_had_are_refused_by_name() {
+fn unavailable_devices_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::new(config(dir.path()));
     for (asked, word) in [
@@ -289,9 +304,11 @@ fn devices_that_cannot_be_had_are_refused_by_name() {
 }
 
 #[test]
-fn a_damaged_cubin_is_an_error_and_never_a_panic() {
+fn damaged_cubin_is_an_error_without_panic() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "a_damaged_cubin") else { return };
+    let Some(engine) = engine(dir.path(), "damaged_cubin_is_an_error_without_panic") else {
+        return;
+    };
     let code = engine.compile(&job("sm_90")).unwrap();
     let whole = code.bytes();
     assert_eq!(inspect("whole", whole).unwrap(), {
@@ -314,9 +331,9 @@ fn a_damaged_cubin_is_an_error_and_never_a_panic() {
 }
 
 #[test]
-fn three_hundred_hits_take_no_time_to_speak_of() {
+fn three_hundred_cache_hits_are_fast() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(first) = engine(dir.path(), "three_hundred_hits") else { return };
+    let Some(first) = engine(dir.path(), "three_hundred_cache_hits_are_fast") else { return };
     let made = first.compile(&job("sm_90")).unwrap();
     drop(made);
     let again = Engine::new(config(dir.path()));
@@ -332,7 +349,7 @@ fn three_hundred_hits_take_no_time_to_speak_of() {
 }
 
 #[test]
-fn the_words_for_a_bare_clang_do_not_clash_with_nvrtcs_own() {
+fn clang_helper_words_do_not_clash_with_nvrtc() {
     let dir = tempfile::tempdir().unwrap();
     let Some(engine) = engine(dir.path(), "the_words_do_not_clash") else { return };
     let text = r#"

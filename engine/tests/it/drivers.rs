@@ -59,7 +59,7 @@ fn told(dir: &Path) -> String {
 fn told_with(dir: &Path, variables: &[(&str, &Path)]) -> String {
     let exe = std::env::current_exe().unwrap();
     let output = Command::new(exe)
-        .args(["--exact", "drivers::in_a_child_process", "--nocapture"])
+        .args(["--exact", "drivers::child_process_runs_selected_case", "--nocapture"])
         .env("TEST_TELL", "1")
         .env("CUDA_VISIBLE_DEVICES", "7")
         .env("LD_LIBRARY_PATH", dir)
@@ -72,7 +72,7 @@ fn told_with(dir: &Path, variables: &[(&str, &Path)]) -> String {
 }
 
 #[test]
-fn in_a_child_process() {
+fn child_process_runs_selected_case() {
     if std::env::var_os("TEST_TELL").is_none() {
         return; // This process was started as the child of another test.
     }
@@ -107,7 +107,7 @@ fn error_with<'t>(text: &'t str, word: &str) -> &'t str {
 }
 
 #[test]
-fn code_by_a_newer_compiler_than_the_driver_takes_is_told_with_both_versions_and_not_loaded() {
+fn code_too_new_for_driver_names_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[], &[]);
     let cache = dir.path().join("cache");
@@ -128,7 +128,7 @@ fn code_by_a_newer_compiler_than_the_driver_takes_is_told_with_both_versions_and
 }
 
 #[test]
-fn a_compiler_newer_than_the_driver_is_not_taken_and_told_with_both_versions() {
+fn compiler_newer_than_driver_is_skipped_with_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[], &[]);
     // The library is never opened.
@@ -147,7 +147,7 @@ fn a_compiler_newer_than_the_driver_is_not_taken_and_told_with_both_versions() {
 }
 
 #[test]
-fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions() {
+fn driver_refusal_of_newer_code_reports_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     let name = ("cuDeviceGetName", "(char* s) { s[0] = 'X'; s[1] = 0; return 0; }");
     let pci = ("cuDeviceGetPCIBusId", "(char* s) { s[0] = 0; return 0; }");
@@ -161,7 +161,7 @@ fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions()
     driver(dir.path(), &[count, name, pci, attribute, load, plain], &[]);
     let Some(maker) = crate::common::engine(
         &dir.path().join("maker"),
-        "a_driver_that_refuses_what_a_newer_compiler_made",
+        "driver_refusal_of_newer_code_reports_both_versions",
     ) else {
         return;
     };
@@ -187,7 +187,7 @@ fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions()
 }
 
 #[test]
-fn a_driver_that_is_too_old_is_told_by_the_calls_it_lacks() {
+fn old_driver_error_lists_missing_calls() {
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[], &["cuLaunchKernelEx", "cuGraphExecUpdate_v2"]);
     let text = told(dir.path());
@@ -202,7 +202,7 @@ fn a_driver_that_is_too_old_is_told_by_the_calls_it_lacks() {
 }
 
 #[test]
-fn a_driver_that_does_not_start_is_told_with_its_own_words() {
+fn driver_start_failure_quotes_the_driver() {
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[("cuInit", "(int f) { return 803; }")], &[]);
     let text = told(dir.path());
@@ -214,7 +214,7 @@ fn a_driver_that_does_not_start_is_told_with_its_own_words() {
 }
 
 #[test]
-fn a_driver_without_devices_names_the_variables_that_may_hide_them() {
+fn driver_without_devices_names_hiding_variables() {
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[("cuDeviceGetCount", "(int* n) { *n = 0; return 0; }")], &[]);
     let text = told(dir.path());
@@ -232,7 +232,7 @@ fn a_driver_without_devices_names_the_variables_that_may_hide_them() {
 }
 
 #[test]
-fn an_error_code_that_nobody_knows_and_a_device_that_fails_are_errors_and_no_panic() {
+fn unknown_error_codes_and_device_failures_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let count = ("cuDeviceGetCount", "(int* n) { *n = 1; return 0; }");
     driver(dir.path(), &[count, ("cuDeviceGetName", "(char* s) { return 123456; }")], &[]);

@@ -66,7 +66,7 @@ fn goes_wrong(how: &str) -> String {
 }
 
 #[test]
-fn an_nvrtc_that_aborts_is_killed_or_lies_about_sizes_is_tried_twice_and_is_one_error() {
+fn crashing_nvrtc_is_retried_once_and_is_one_error() {
     assert!(
         goes_wrong("abort")
             .contains("killed by signal 6 (it aborted), twice: nvrtc: as the test wants it")
@@ -77,7 +77,7 @@ fn an_nvrtc_that_aborts_is_killed_or_lies_about_sizes_is_tried_twice_and_is_one_
 }
 
 #[test]
-fn an_nvrtc_that_loops_or_eats_memory_is_ended_at_its_limit() {
+fn looping_or_greedy_nvrtc_is_stopped_at_its_limit() {
     let began = Instant::now();
     assert!(goes_wrong("loop").contains("ran past 3 s and was ended"));
     assert!(began.elapsed() < Duration::from_secs(60));
@@ -85,7 +85,7 @@ fn an_nvrtc_that_loops_or_eats_memory_is_ended_at_its_limit() {
 }
 
 #[test]
-fn an_nvrtc_that_refuses_or_answers_no_machine_code_is_told_with_what_it_said() {
+fn nvrtc_failure_is_reported_with_its_log() {
     let text = goes_wrong("refuse");
     assert!(text.contains("k.hip(3): error: refused") && text.contains("sm_90"), "{text}");
     let text = goes_wrong("option");
@@ -95,7 +95,7 @@ fn an_nvrtc_that_refuses_or_answers_no_machine_code_is_told_with_what_it_said() 
 }
 
 #[test]
-fn garbage_for_a_cubin_is_an_error_and_never_kept() {
+fn invalid_cubin_is_an_error_and_not_cached() {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine(dir.path(), &make(dir.path(), 1));
     let error = engine.compile(&job("bad", "fake: garbage")).unwrap_err();
@@ -105,7 +105,7 @@ fn garbage_for_a_cubin_is_an_error_and_never_kept() {
 }
 
 #[test]
-fn what_nvrtc_prints_is_no_answer_and_one_that_dies_once_is_asked_again() {
+fn nvrtc_output_is_ignored_and_one_crash_is_retried() {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine(dir.path(), &make(dir.path(), 1));
     let code = engine.compile(&job("chatty", "fake: print")).unwrap();
@@ -118,7 +118,7 @@ fn what_nvrtc_prints_is_no_answer_and_one_that_dies_once_is_asked_again() {
 }
 
 #[test]
-fn an_nvrtc_replaced_by_another_version_while_the_process_runs_makes_new_code_under_new_keys() {
+fn nvrtc_replaced_at_run_time_gets_new_keys() {
     let dir = tempfile::tempdir().unwrap();
     let library = make(dir.path(), 1);
     let running = engine(dir.path(), &library);
@@ -142,7 +142,7 @@ fn an_nvrtc_replaced_by_another_version_while_the_process_runs_makes_new_code_un
 }
 
 #[test]
-fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
+fn longest_source_is_compiled_first() {
     let dir = tempfile::tempdir().unwrap();
     let library = make(dir.path(), 1);
     let cache = CacheConfig::for_app("kjit").ignore_environment().dir(dir.path().join("cache"));
@@ -171,7 +171,7 @@ fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
 }
 
 #[test]
-fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
+fn killed_parent_takes_compiler_process_and_files_along() {
     // This test again, as the parent process: it is killed while its compiler loops.
     if let Some(dir) = std::env::var_os("TEST_STARTER") {
         let dir = PathBuf::from(dir);
@@ -183,10 +183,7 @@ fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
     let temporary = dir.path().join("temporary");
     std::fs::create_dir(&temporary).unwrap();
     let mut starter = Command::new(std::env::current_exe().unwrap());
-    starter.args([
-        "fake_nvrtc::a_compiler_process_and_what_it_had_lying_go_with_their_starter",
-        "--exact",
-    ]);
+    starter.args(["fake_nvrtc::killed_parent_takes_compiler_process_and_files_along", "--exact"]);
     let mut starter =
         starter.env("TEST_STARTER", dir.path()).env("TMPDIR", &temporary).spawn().unwrap();
     let lying = || std::fs::read_dir(&temporary).unwrap().count();

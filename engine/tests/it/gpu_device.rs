@@ -102,9 +102,11 @@ impl Bench {
 }
 
 #[test]
-fn the_kernels_of_this_file_compile_where_there_is_no_gpu() {
+fn kernels_of_this_file_compile_without_gpu() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = crate::common::engine(dir.path(), "the_kernels_of_this_file_compile") else {
+    let Some(engine) =
+        crate::common::engine(dir.path(), "kernels_of_this_file_compile_without_gpu")
+    else {
         return;
     };
     for target in ["sm_75", "sm_86", "sm_90"] {
@@ -120,8 +122,8 @@ fn the_kernels_of_this_file_compile_where_there_is_no_gpu() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
-    let Some(b) = Bench::new("saxpy_is_right_at_odd_sizes") else { return };
+fn saxpy_is_correct_at_odd_sizes() {
+    let Some(b) = Bench::new("saxpy_is_correct_at_odd_sizes") else { return };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("saxpy"));
     let mut random = Random::new();
     for n in [1usize, 31, 33, 63, 65, 127, 128, 129, 1009, 1_000_003] {
@@ -145,8 +147,10 @@ fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn wrong_arguments_and_geometry_are_refused_before_anything_is_sent() {
-    let Some(b) = Bench::new("wrong_arguments_and_geometry") else { return };
+fn wrong_arguments_and_geometry_are_refused_before_launch() {
+    let Some(b) = Bench::new("wrong_arguments_and_geometry_are_refused_before_launch") else {
+        return;
+    };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("saxpy"));
     let (x, y) = (stream.upload(&[1.0f32; 8]).unwrap(), stream.upload(&[1.0f32; 8]).unwrap());
     let good = Geometry::new(1, BLOCK);
@@ -184,8 +188,8 @@ fn wrong_arguments_and_geometry_are_refused_before_anything_is_sent() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn events_order_streams_and_clocks_run() {
-    let Some(b) = Bench::new("events_order_streams") else { return };
+fn events_order_streams_and_measure_time() {
+    let Some(b) = Bench::new("events_order_streams_and_measure_time") else { return };
     let (one, two) = (b.device.stream().unwrap(), b.device.urgent_stream().unwrap());
     let late = b.kernel("late");
     let add = b.kernel("add_one");
@@ -216,8 +220,8 @@ fn events_order_streams_and_clocks_run() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn a_write_from_ordinary_memory_is_seen_by_the_next_kernel_on_another_stream() {
-    let Some(b) = Bench::new("a_write_from_ordinary_memory") else { return };
+fn host_write_is_visible_to_next_kernel() {
+    let Some(b) = Bench::new("host_write_is_visible_to_next_kernel") else { return };
     let (one, two) = (b.device.stream().unwrap(), b.device.stream().unwrap());
     let n = 1 << 20;
     let (from, to) = (b.device.buffer::<u32>(n).unwrap(), b.device.buffer::<u32>(n).unwrap());
@@ -231,8 +235,8 @@ fn a_write_from_ordinary_memory_is_seen_by_the_next_kernel_on_another_stream() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_waiting() {
-    let Some(b) = Bench::new("a_graph_of_dependent_and_cooperative_launches") else { return };
+fn graph_replays_without_allocating_or_waiting() {
+    let Some(b) = Bench::new("graph_replays_without_allocating_or_waiting") else { return };
     let stream = b.device.stream().unwrap();
     let (add, together) = (b.kernel("add_one"), b.kernel("together"));
     let n = 132 * BLOCK;
@@ -288,8 +292,8 @@ fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_w
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn a_graph_takes_new_arguments_and_refuses_another_shape() {
-    let Some(b) = Bench::new("a_graph_takes_new_arguments") else { return };
+fn graph_accepts_new_arguments_but_not_new_shape() {
+    let Some(b) = Bench::new("graph_accepts_new_arguments_but_not_new_shape") else { return };
     let (stream, add) = (b.device.stream().unwrap(), b.kernel("add_one"));
     let buffer = || stream.upload(&[10u32; 256]).unwrap();
     let (a, c, d) = (buffer(), buffer(), buffer());
@@ -311,8 +315,8 @@ fn a_graph_takes_new_arguments_and_refuses_another_shape() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn a_graph_keeps_its_buffers_and_kernels_alive() {
-    let Some(b) = Bench::new("a_graph_keeps_its_buffers") else { return };
+fn graph_keeps_its_buffers_and_kernels_alive() {
+    let Some(b) = Bench::new("graph_keeps_its_buffers_and_kernels_alive") else { return };
     let stream = b.device.stream().unwrap();
     let to = stream.upload(&[0u32; 128]).unwrap();
     let before = b.device.counts().frees;
@@ -333,8 +337,8 @@ fn a_graph_keeps_its_buffers_and_kernels_alive() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
-    let Some(b) = Bench::new("what_cannot_be_captured") else { return };
+fn failed_capture_is_an_error_and_stream_stays_usable() {
+    let Some(b) = Bench::new("failed_capture_is_an_error_and_stream_stays_usable") else { return };
     let stream = b.device.stream().unwrap();
     let buffer = stream.upload(&[1u32; 4]).unwrap();
     let error = stream.capture(|| stream.read(&buffer).map(drop)).unwrap_err();
@@ -360,7 +364,7 @@ fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn cooperative_launches_see_the_whole_grid() {
+fn cooperative_launch_synchronises_the_whole_grid() {
     let Some(b) = Bench::new("cooperative_launches") else { return };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("together"));
     let each = kernel.resident_blocks(BLOCK, 0).unwrap();
@@ -387,8 +391,8 @@ fn cooperative_launches_see_the_whole_grid() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn dynamic_shared_memory_above_the_static_limit_is_allowed_by_the_engine() {
-    let Some(b) = Bench::new("dynamic_shared_memory") else { return };
+fn dynamic_shared_memory_above_static_limit_works() {
+    let Some(b) = Bench::new("dynamic_shared_memory_above_static_limit_works") else { return };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("big_shared"));
     let out: DeviceBuffer<f32> = b.device.buffer(BLOCK as usize).unwrap();
     let bytes = BLOCK * 128 * 4; // 64 KiB
@@ -399,8 +403,8 @@ fn dynamic_shared_memory_above_the_static_limit_is_allowed_by_the_engine() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
-    let Some(b) = Bench::new("a_pool_serves_from_what_came_back") else { return };
+fn pool_reuses_returned_memory_and_does_not_grow() {
+    let Some(b) = Bench::new("pool_reuses_returned_memory_and_does_not_grow") else { return };
     let (stream, other) = (b.device.stream().unwrap(), b.device.stream().unwrap());
     let before = b.device.counts();
     let pool = stream.pool();
@@ -430,8 +434,8 @@ fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn dropping_a_pool_returns_all_memory_to_the_driver() {
-    let Some(b) = Bench::new("dropping_a_pool") else { return };
+fn dropped_pool_returns_all_memory_to_driver() {
+    let Some(b) = Bench::new("dropped_pool_returns_all_memory_to_driver") else { return };
     let stream = b.device.stream().unwrap();
     let before = b.device.counts();
     let kept = {
@@ -452,8 +456,10 @@ fn dropping_a_pool_returns_all_memory_to_the_driver() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn an_arena_hands_out_aligned_buffers_and_names_what_is_left() {
-    let Some(b) = Bench::new("an_arena_hands_out") else { return };
+fn arena_gives_aligned_buffers_and_reports_remaining_bytes() {
+    let Some(b) = Bench::new("arena_gives_aligned_buffers_and_reports_remaining_bytes") else {
+        return;
+    };
     let stream = b.device.stream().unwrap();
     let room = Arena::room::<f32>(33).unwrap()
         + Arena::room::<u8>(1).unwrap()
@@ -478,8 +484,8 @@ fn an_arena_hands_out_aligned_buffers_and_names_what_is_left() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
-    let Some(b) = Bench::new("pinned_copies_run_in_order") else { return };
+fn pinned_copies_are_ordered_and_host_access_waits() {
+    let Some(b) = Bench::new("pinned_copies_are_ordered_and_host_access_waits") else { return };
     let stream = b.device.stream().unwrap();
     let late = b.kernel("late");
     let mut random = Random::new();
@@ -514,8 +520,8 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn a_mapped_file_can_be_registered_and_copied_from() {
-    let Some(b) = Bench::new("a_mapped_file_can_be_registered") else { return };
+fn mapped_file_can_be_registered_and_copied_from() {
+    let Some(b) = Bench::new("mapped_file_can_be_registered_and_copied_from") else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weights");
     let bytes: Vec<u8> =
@@ -546,9 +552,13 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
+fn second_start_after_string_target_compiles_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let Some((first, device)) = gpu(dir.path(), "a_second_start") else { return };
+    let Some((first, device)) =
+        gpu(dir.path(), "second_start_after_string_target_compiles_nothing")
+    else {
+        return;
+    };
     // Compiled for the target as text that a user would type, without a device in the job.
     let mut warm = job(&device);
     warm.target = device.target().id().parse().unwrap();
@@ -568,9 +578,13 @@ fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn an_entry_that_the_driver_refuses_is_set_aside_and_compiled_once_more() {
+fn entry_refused_by_driver_is_quarantined_and_recompiled_once() {
     let dir = tempfile::tempdir().unwrap();
-    let Some((first, device)) = gpu(dir.path(), "an_entry_that_the_driver_refuses") else { return };
+    let Some((first, device)) =
+        gpu(dir.path(), "entry_refused_by_driver_is_quarantined_and_recompiled_once")
+    else {
+        return;
+    };
     let job = job(&device);
     let good = first.compile(&job).unwrap();
     // Machine code of another architecture is stored under this key with a correct hash, so only
@@ -596,8 +610,8 @@ fn an_entry_that_the_driver_refuses_is_set_aside_and_compiled_once_more() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn out_of_memory_says_what_was_asked_and_what_is_free_and_the_device_goes_on() {
-    let Some(b) = Bench::new("out_of_memory_says") else { return };
+fn out_of_memory_reports_sizes_and_device_stays_usable() {
+    let Some(b) = Bench::new("out_of_memory_reports_sizes_and_device_stays_usable") else { return };
     let asked = usize::try_from(b.device.info().memory_total).unwrap() * 2;
     match b.device.buffer::<u8>(asked) {
         Err(Error::OutOfMemory { asked: said, free, total, .. }) => {
@@ -613,7 +627,7 @@ fn out_of_memory_says_what_was_asked_and_what_is_free_and_the_device_goes_on() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn eight_threads_with_a_stream_each_share_a_device() {
+fn eight_threads_with_own_streams_share_a_device() {
     let Some(b) = Bench::new("eight_threads") else { return };
     std::thread::scope(|scope| {
         for t in 0..8u32 {
@@ -634,8 +648,8 @@ fn eight_threads_with_a_stream_each_share_a_device() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn device_time_and_host_time_meet_in_one_trace() {
-    let Some(b) = Bench::new("device_time_and_host_time") else { return };
+fn trace_aligns_device_and_host_time() {
+    let Some(b) = Bench::new("trace_aligns_device_and_host_time") else { return };
     let trace = Trace::new();
     let stream = b.device.stream().unwrap();
     let out = stream.upload(&[0u32]).unwrap();
@@ -651,8 +665,8 @@ fn device_time_and_host_time_meet_in_one_trace() {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn the_device_describes_itself() {
-    let Some(b) = Bench::new("the_device_describes_itself") else { return };
+fn device_info_is_complete() {
+    let Some(b) = Bench::new("device_info_is_complete") else { return };
     let info = b.device.info();
     eprintln!("{info:#?}");
     assert!(

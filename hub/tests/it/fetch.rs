@@ -61,7 +61,7 @@ fn read(local: &Local) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_model_is_fetched_once_laid_out_as_pythons_and_found_without_the_network() {
+fn model_is_fetched_once_and_found_offline() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     let (files, commit) = (models().files, models().commit);
@@ -93,7 +93,7 @@ fn a_model_is_fetched_once_laid_out_as_pythons_and_found_without_the_network() {
 }
 
 #[test]
-fn parts_folders_and_empty_files_come_whole() {
+fn split_parts_folders_and_empty_files_are_fetched_completely() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     let files = models().files;
@@ -112,7 +112,7 @@ fn parts_folders_and_empty_files_come_whole() {
 }
 
 #[test]
-fn cut_connections_and_hosts_that_fall_silent_are_taken_up_where_they_were() {
+fn cut_or_silent_connections_are_resumed() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     let never = Arc::new(AtomicBool::new(false));
@@ -152,7 +152,7 @@ fn cut_connections_and_hosts_that_fall_silent_are_taken_up_where_they_were() {
 }
 
 #[test]
-fn what_an_earlier_process_left_is_gone_on_with_and_what_is_damaged_is_not_believed() {
+fn partial_download_resumes_and_damaged_part_is_discarded() {
     let files = models().files;
     let blob = sha256(&files[1].1);
     let damaged = [&noise(600_000, 9)[..], b""].concat();
@@ -180,7 +180,7 @@ fn what_an_earlier_process_left_is_gone_on_with_and_what_is_damaged_is_not_belie
 }
 
 #[test]
-fn a_host_that_knows_no_ranges_is_read_from_the_start() {
+fn host_without_ranges_is_read_from_start() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     server.fault("GET cdn", Fault::Cut(500_000));
     server.fault("GET cdn", Fault::NoRange);
@@ -189,7 +189,7 @@ fn a_host_that_knows_no_ranges_is_read_from_the_start() {
 }
 
 #[test]
-fn other_bytes_or_another_length_than_the_hubs_are_never_put_in_place() {
+fn wrong_content_or_length_is_never_stored() {
     for (fault, word) in [
         (Fault::Wrong, "sha256"),
         (Fault::Longer(1), "1000004 bytes"),
@@ -213,7 +213,7 @@ fn other_bytes_or_another_length_than_the_hubs_are_never_put_in_place() {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_and_nowhere_else() {
+fn token_is_sent_only_to_the_hub() {
     let private = Repo { token: Some("hf_right".into()), ..models() };
     let (server, cache) = (Server::new(vec![private]), tempfile::tempdir().unwrap());
     let with = |token: Option<&str>| {
@@ -244,7 +244,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
 }
 
 #[test]
-fn what_is_not_there_is_said_with_what_is() {
+fn missing_file_error_lists_available_files() {
     let gated = Repo { gated: true, ..repo("org/gated", &[("m-Q4_K_M.gguf", noise(9, 1))]) };
     let two = repo(
         "org/two",
@@ -305,7 +305,7 @@ fn what_is_not_there_is_said_with_what_is() {
 }
 
 #[test]
-fn answers_that_may_change_are_asked_for_again_and_others_are_not() {
+fn only_transient_http_errors_are_retried() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     for (part, fault) in [
@@ -351,7 +351,7 @@ fn answers_that_may_change_are_asked_for_again_and_others_are_not() {
 }
 
 #[test]
-fn a_host_that_is_not_there_or_is_no_hub_is_named() {
+fn unreachable_or_invalid_host_is_named() {
     let cache = tempfile::tempdir().unwrap();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = |endpoint: String| {
@@ -389,7 +389,7 @@ fn a_host_that_is_not_there_or_is_no_hub_is_named() {
 }
 
 #[test]
-fn many_at_once_fetch_it_once() {
+fn concurrent_fetches_download_once() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let go = Arc::new(AtomicBool::new(false));
     server.fault("GET cdn", Fault::Wait(1000, Arc::clone(&go)));
@@ -417,7 +417,7 @@ fn many_at_once_fetch_it_once() {
 }
 
 #[test]
-fn offline_nobody_is_asked_and_what_is_here_is_found() {
+fn offline_mode_sends_nothing_and_finds_local_files() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     pull(&hub(&server, cache.path()), "hf:org/m-GGUF:Q8_0").unwrap();
     server.forget();
@@ -430,7 +430,7 @@ fn offline_nobody_is_asked_and_what_is_here_is_found() {
 }
 
 #[test]
-fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
+fn new_commit_fetches_only_changed_files() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap();
@@ -459,7 +459,7 @@ fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
 }
 
 #[test]
-fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
+fn slow_or_closing_host_is_given_up() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let slow = |min_rate| {
         let window = Duration::from_millis(200);
@@ -490,7 +490,7 @@ fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
 }
 
 #[test]
-fn names_of_a_repository_cost_no_more_than_they_are_and_no_line_is_made_of_them() {
+fn long_repository_listings_use_bounded_memory_and_short_errors() {
     let long = "n".repeat(200);
     let of_many = (0..3000)
         .map(|n| (format!("{long}/m{n}-00001-of-99999.gguf"), vec![1]))
@@ -515,7 +515,7 @@ fn names_of_a_repository_cost_no_more_than_they_are_and_no_line_is_made_of_them(
 
 /// A cache that contains files of other users, and files that a fetch must not change.
 #[test]
-fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
+fn links_and_pipes_in_cache_cannot_redirect_a_fetch() {
     let (server, dir) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let (digest, commit) = (sha256(&models().files[1].1), models().commit);
     let precious = dir.path().join("precious");
@@ -585,7 +585,7 @@ fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
 }
 
 #[test]
-fn what_of_a_cache_cannot_be_read_hides_nothing_else() {
+fn unreadable_cache_folder_hides_no_other_model() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     pull(&hub, "hf:org/m-GGUF:Q8_0").unwrap();

@@ -51,7 +51,7 @@ fn pull(endpoint: &str, certificates: Option<&Path>, cache: &Path) -> Result<Pul
 }
 
 #[test]
-fn only_a_certificate_that_is_trusted_will_do_and_no_redirect_leads_out_of_tls() {
+fn untrusted_certificates_and_redirects_to_http_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (key, certificate) = (dir.path().join("key.pem"), dir.path().join("certificate.pem"));
     let made = Command::new("openssl")

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_repeats_is_all_of_it_to_whoever_asks() {
+    fn repeated_content_expands_and_grows() {
         let mut content = Content::repeated(vec![1, 2, 3], 7);
         assert_eq!((content.len(), &*content), (7, &[1, 2, 3, 1, 2, 3, 1][..]));
         assert_eq!(content.pieces(), [&[1, 2, 3][..], &[]]);

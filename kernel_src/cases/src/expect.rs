@@ -245,7 +245,7 @@ mod tests {
     use super::{PIECE, SINGLE, in_pieces, near};
 
     #[test]
-    fn pieces_are_all_of_it_in_order() {
+    fn pieces_cover_everything_in_order() {
         for n in [0, 1, PIECE - 1, PIECE, 2 * PIECE, 5 * PIECE + 3, 64 * PIECE + 1] {
             let whole: Vec<usize> = in_pieces(n, |part| part).into_iter().flatten().collect();
             assert!(whole.len() == n && whole.iter().enumerate().all(|(i, at)| i == *at), "{n}");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_element_of_many_is_named_wherever_it_is() {
+    fn one_wrong_element_is_named_at_any_position() {
         let n = 3 * PIECE + 17;
         let mut want: Vec<f64> = (0..n).map(|i| ((i % 97) as f64 - 48.0) / 7.0).collect();
         want[5] = f64::NAN;

@@ -25,7 +25,7 @@ mod tests {
     use kjit_kernels::launch::Work;
 
     #[test]
-    fn every_kernel_has_a_name_of_its_own_and_work_to_do() {
+    fn kernel_names_are_unique_and_work_is_positive() {
         for arch in kjit_engine::arch::ARCHS {
             let target = Target::parse(arch.id).unwrap();
             let all = representative(&target).unwrap();
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_the_slower_of_memory_and_arithmetic() {
+    fn floor_is_slower_of_memory_and_arithmetic() {
         let work = Work { bytes: 1_000_000, operations: 4_000_000 };
         assert!((work.floor_us(1000.0, 1.0) - 4.0).abs() < 1e-9);
         assert!((work.floor_us(100.0, 1000.0) - 10.0).abs() < 1e-9);

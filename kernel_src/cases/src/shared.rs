@@ -74,7 +74,7 @@ mod tests {
     use crate::tiled::tiled;
 
     #[test]
-    fn tiles_are_those_of_all_cases_where_they_are_to_cost_little_and_of_each_elsewhere() {
+    fn tiles_are_shared_between_cases_on_request() {
         let shared = Arc::new(SharedData::default());
         let of = |seed| tiled(3, 70, &mut Random::new(seed).sharing(&shared));
         assert!(Arc::ptr_eq(&of(1), &of(2)));

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_ascend_and_are_either_in_use_or_retired() {
+    fn ggml_ids_ascend_and_are_used_or_retired() {
         assert!(ALL.windows(2).all(|w| w[0].id < w[1].id));
         for id in 0..=ALL[ALL.len() - 1].id {
             assert!(GgmlType::by_id(id).is_some() != retired(id).is_some(), "id {id}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_is_a_type() {
+    fn every_format_has_a_matching_ggml_type() {
         for f in format::ALL {
             let t = GgmlType::by_name(f.name).unwrap();
             let sizes = (t.block_elems as usize, t.block_bytes as usize);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_no_whole_number_of_blocks_has_no_size() {
+    fn row_with_partial_block_has_no_size() {
         let q4_k = GgmlType::by_name("q4_k").unwrap();
         assert_eq!(q4_k.row_bytes(512), Some(288));
         assert_eq!(q4_k.row_bytes(511), None);

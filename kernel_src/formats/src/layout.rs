@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_read_from_the_planes_have_the_bits_of_the_files() {
+    fn repacked_weights_decode_to_file_values() {
         let mut seed = 7;
         for format in ALL {
             for blocks in [1, 3, 18] {
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_as_large_as_the_files_rows_within_four_percent() {
+    fn repacked_rows_are_within_four_percent_of_file_size() {
         for format in ALL {
             let layout = Layout::new(format, 4096).unwrap();
             let (file, ours) = (format.row_bytes(4096).unwrap() as f64, layout.row_bytes as f64);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_part_of_a_block_is_refused_by_name() {
+    fn partial_block_in_row_is_refused_by_name() {
         let q4 = Format::by_name("Q4_K").unwrap();
         let error = Layout::new(q4, 4000).unwrap_err().to_string();
         assert_eq!(error, "a row of 4000 weights is not a whole number of Q4_K blocks of 256");

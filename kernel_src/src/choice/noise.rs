@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counter_is_philox_as_published() {
+    fn counter_is_philox_as_published() {
         // Known answers of Random123.
         let all = u32::MAX;
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_the_double_logarithm_and_below_its_bound() {
+    fn gumbel_noise_matches_double_logarithm_below_bound() {
         let edges = [
             0,
             1,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn short_cuts_change_no_draw() {
+    fn shortcuts_do_not_change_draws() {
         // Random words directly from the generator, with another key.
         let words = |i: u32, n: u32| philox([n / 4, i, 0, 0], [36, 36])[n as usize % 4];
         for position in 0..300 {

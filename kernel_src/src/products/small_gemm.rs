@@ -17,8 +17,10 @@ use std::fmt;
 
 /// A product with a few rows. A launch may have any number of tokens up to the spec's number.
 ///
-/// Numerics: as for [`GemmSpec`](crate::gemm::GemmSpec). Weights are rounded to f16 (twice: the
-/// group's scale, and its product with the code); activations are f16, sums f32.
+/// Numerics: activations are f16, sums f32. Weights of quantised formats are exact, as are f16 and
+/// most bf16: codes (times the small integer scales of groups) are the operands, and other scales
+/// multiply sums in f32. Two exceptions: f32 weights are rounded to f16, and a product of code and
+/// scale of Q6_K above 2048 loses its last bit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SmallGemmSpec {
     /// Length of a row; a multiple of 32.
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_product_has_one_order_of_sums_for_any_number_of_tokens() {
+    fn fixed_gemm_summation_order_is_independent_of_token_count() {
         let target = Target::parse("sm_90a").unwrap();
         let mut others = 0;
         for (rows, cols) in

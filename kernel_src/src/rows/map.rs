@@ -133,10 +133,18 @@ pub enum Map {
         /// As for `Rotate`.
         each_own: bool,
     },
+    /// `f · x`, or 0 where the factor `f` is 0: a factor for each run, from the row `a[slot]`.
+    Adapters {
+        /// Elements of a run.
+        each: usize,
+        /// True: each row belongs to a slot. False: all rows belong to the first one.
+        each_own: bool,
+    },
 }
 
 gpu_enum!(ROW_ENUMS: Map {
     Act, Affine, Gate, AddChosen, Spread, Sum, Slice, Concat, Dot, FromTiles, Rotate, Temper,
+    Adapters,
 });
 
 /// `y = residual + map(x)`, rows of `cols`.
@@ -209,7 +217,9 @@ impl MapSpec {
     #[must_use]
     pub fn a_cols(&self) -> usize {
         match self.map {
-            Map::Gate { each, .. } | Map::Spread { each } => self.cols / each,
+            Map::Gate { each, .. } | Map::Spread { each } | Map::Adapters { each, .. } => {
+                self.cols / each
+            }
             Map::Concat { behind, runs, .. } => behind * runs,
             Map::Dot { each } => self.cols * each,
             _ => 0,
@@ -230,7 +240,7 @@ impl Family for MapSpec {
         let whole = match self.map {
             Map::Act { .. } | Map::FromTiles => 1,
             Map::Affine { each, .. } | Map::Gate { each, .. } => each,
-            Map::AddChosen { each } | Map::Spread { each } => each,
+            Map::AddChosen { each } | Map::Spread { each } | Map::Adapters { each, .. } => each,
             Map::Sum { slots: n } | Map::Dot { each: n } => usize::from(n > 0),
             Map::Slice { run, at, take } if at + take <= run => take,
             Map::Concat { first, behind, .. } if first > 0 => first + behind,
@@ -281,6 +291,9 @@ impl Family for MapSpec {
             }
             Map::Temper { period, offset, each_own } => {
                 shape.number("PERIOD", period).number("OFFSET", offset).flag("EACH_OWN", each_own)
+            }
+            Map::Adapters { each, each_own } => {
+                shape.number("EACH", each).flag("EACH_OWN", each_own)
             }
         };
         Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))

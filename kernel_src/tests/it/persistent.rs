@@ -265,11 +265,11 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
 }
 
 #[test]
-fn a_token_of_a_llama_is_one_kernel_on_sm_90() {
+fn llama_token_is_one_kernel_on_sm_90() {
     compiles(Vendor::Nvidia, "nvrtc", &["sm_90a"]);
 }
 
 #[test]
-fn a_token_of_a_llama_is_one_kernel_on_amd() {
+fn llama_token_is_one_kernel_on_amd() {
     compiles(Vendor::Amd, "clang", &archs(Vendor::Amd, &["gfx1100", "gfx942", "gfx906"]));
 }

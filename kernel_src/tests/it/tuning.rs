@@ -34,7 +34,7 @@ fn specs() -> Vec<Spec> {
 }
 
 #[test]
-fn every_space_begins_with_its_default_and_each_text_in_it_names_one_variant() {
+fn tuning_space_starts_with_default_and_texts_are_unique() {
     for arch in ARCHS {
         let target = Target::parse(arch.id).unwrap();
         for spec in specs() {
@@ -59,7 +59,7 @@ fn every_space_begins_with_its_default_and_each_text_in_it_names_one_variant() {
 }
 
 #[test]
-fn specs_that_compute_something_else_have_another_text() {
+fn different_specs_have_different_texts() {
     let base = MatvecSpec::new(format("Q4_K"), 4096, 4096);
     let mut with_bias = base.clone();
     with_bias.segments[0].bias = true;
@@ -79,7 +79,7 @@ fn specs_that_compute_something_else_have_another_text() {
 }
 
 #[test]
-fn every_shipped_line_names_an_architecture_a_family_and_where_it_was_measured() {
+fn shipped_lines_name_architecture_family_and_source() {
     let mut seen = HashSet::new();
     for row in shipped::all() {
         let row = row.unwrap();
@@ -92,7 +92,7 @@ fn every_shipped_line_names_an_architecture_a_family_and_where_it_was_measured()
 }
 
 #[test]
-fn a_line_with_a_field_too_few_or_too_many_is_named_by_its_number() {
+fn line_with_wrong_field_count_is_named_by_number() {
     let lines: Vec<_> =
         shipped::rows("# a comment\n\nsm_90\ta\tb\tc\nsm_90\ta\nsm_90\ta\tb\tc\td\n").collect();
     assert!(lines[0].is_ok());
@@ -101,7 +101,7 @@ fn a_line_with_a_field_too_few_or_too_many_is_named_by_its_number() {
 }
 
 #[test]
-fn every_vendor_has_a_family_to_start_from_and_says_where_it_comes_from() {
+fn every_vendor_has_documented_tuning_starts() {
     for arch in ARCHS {
         assert_eq!(
             matvec::STARTS.iter().filter(|f| f.vendor == arch.vendor && !f.roomy).count(),

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         let at = |seconds| strftime("%A %d %B %Y %H:%M:%S %j", seconds);
         assert_eq!(at(0), "Thursday 01 January 1970 00:00:00 001");
         assert_eq!(at(951_782_400), "Tuesday 29 February 2000 00:00:00 060");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn weeks_are_counted_as_c_does_and_an_unknown_directive_stays() {
+    fn weeks_match_c_and_unknown_directives_stay() {
         let at = |seconds| strftime("%U %W %V %G %u %w %D %R", seconds);
         assert_eq!(at(1_772_636_767), "09 09 10 2026 3 3 03/04/26 15:06");
         assert_eq!(at(1_609_459_200), "00 00 53 2020 5 5 01/01/21 00:00");

@@ -103,7 +103,7 @@ mod tests {
     use crate::{ChatTemplate, Message};
 
     #[test]
-    fn every_format_writes_its_turns_in_order() {
+    fn fallback_formats_write_turns_in_order() {
         for row in TURN_FORMATS {
             let template =
                 ChatTemplate::new(row.name, row.template, Some("<s>".into()), Some("</s>".into()))

@@ -52,8 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_turns_go_from_the_oldest_on_until_it_fits_and_the_system_message_and_the_newest_stay()
-    {
+    fn oldest_turns_are_dropped_until_history_fits() {
         let mut history = turns(6);
         assert_eq!(forget_oldest(&mut history, 1, 120, 60, tens), Ok(0));
         assert_eq!(forget_oldest(&mut history, 1, 119, 60, tens), Ok(6));

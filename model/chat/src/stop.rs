@@ -145,7 +145,7 @@ mod tests {
     use super::partial_suffix;
 
     #[test]
-    fn the_longest_possible_beginning_of_a_stop_text_is_held_back() {
+    fn possible_stop_prefix_is_held_back() {
         assert_eq!(partial_suffix("hello <|im", "<|im_end|>"), 4);
         assert_eq!(partial_suffix("hello", "<|im_end|>"), 0);
         assert_eq!(partial_suffix("aab", "aabaac"), 3);

@@ -92,7 +92,7 @@ mod tests {
     /// Tests all features of a layer, including keys that are also the values. The scratch buffers
     /// are filled with NaN.
     #[test]
-    fn tiles_agree_with_f32_for_masks_sinks_slopes_and_chosen_positions() {
+    fn attention_tiles_match_f32_for_all_options() {
         let mut rng = Rng::new();
         for (heads, dim, value_dim, before, tokens) in [
             (6, 96, 64, 70, 45),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_give_the_same_bits_however_many_threads_there_are() {
+    fn attention_tiles_are_identical_for_any_thread_count() {
         let (mut rng, heads, key_heads, dim, before, tokens) = (Rng::new(), 6, 2, 48, 70, 75);
         let end = before + tokens;
         let x = [(); 2].map(|()| rng.reals(end * key_heads * dim));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_agrees_with_f64_for_windows_caps_shared_heads_and_odd_sizes() {
+    fn attention_matches_f64_for_all_options_and_odd_sizes() {
         let mut rng = Rng::new();
         for (heads, key_heads, dim, before, tokens, window, soft_cap) in CASES {
             // f16 keeps 11 bits of a key or value. q8_0 keeps seven bits and a sign, relative to

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_of_bytes_multiply_as_f64_does_whatever_the_task() {
+    fn byte_tiles_match_f64_for_any_task_split() {
         let mut rng = Rng::new();
         for format in ALL.iter().filter(|f| has(f, PAYS)) {
             let Encoding::Blocks(described) = format.encoding else {
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_shows_in_its_token_alone() {
+    fn non_finite_input_affects_only_its_token() {
         let mut rng = Rng::new();
         let (rows, cols, tokens) = (33, 512, 35);
         for format in ALL.iter().filter(|f| has(f, PAYS)) {
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn two_bytes_are_as_full_as_can_be() {
+    fn two_bytes_hold_code_times_scale_exactly() {
         assert_eq!((shift::<Id<Q4_K>>(), shift::<Id<Q5_K>>(), shift::<Id<Q6_K>>()), (5, 4, 2));
         for (s, [a, b]) in BYTES_OF.iter().enumerate() {
             for u in 0..16 {
@@ -616,7 +616,7 @@ mod tests {
     /// With the largest scale and code of each format, products fit in 16 bits and block sums fit
     /// in the tiles.
     #[test]
-    fn the_largest_numbers_of_a_format_fit() {
+    fn largest_codes_and_scales_do_not_overflow() {
         for format in ALL.iter().filter(|f| has(f, PAYS)) {
             for fill in [0u8, 0x7f, 0x80, 0xff] {
                 let Encoding::Blocks(described) = format.encoding else {

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_those_of_all_groups_above_in_both_versions() {
+    fn memory_limits_cover_parent_cgroups_of_v1_and_v2() {
         let files = |groups| {
             limit_files(groups).iter().map(|f| f.display().to_string()).collect::<Vec<_>>()
         };
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_in_use_is_one_of_those_that_this_processor_has() {
+    fn chosen_isa_is_supported_by_this_processor() {
         let cpu = Cpu::here();
         assert!(cpu.paths.contains(&cpu.path) && cpu.cores > 0 && !cpu.name.is_empty(), "{cpu:?}");
     }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn norms_agree_with_f64_for_odd_sizes() {
+    fn norms_match_f64_for_odd_sizes() {
         let mut rng = Rng::new();
         for (n, isa) in
             SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa)))
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_and_sums_agree_with_f64_for_odd_sizes() {
+    fn gates_and_sums_match_f64_for_odd_sizes() {
         let mut rng = Rng::new();
         for (n, isa) in
             SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa)))

@@ -245,7 +245,7 @@ mod tests {
     use kjit_formats::format::ALL;
 
     #[test]
-    fn a_tokens_results_are_the_same_bits_whoever_else_is_in_the_step() {
+    fn gemm_result_is_independent_of_other_tokens() {
         let mut rng = Rng::new();
         for format in ALL {
             let (rows, cols, tokens) = (5, if format.block_elems() <= 32 { 608 } else { 512 }, 7);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_multiplies_as_f64_does_for_odd_numbers_of_rows_and_tokens() {
+    fn gemm_matches_f64_for_every_format_and_odd_sizes() {
         let mut rng = Rng::new();
         for format in ALL {
             let shapes = [(1, 256, 1), (31, 768, 2), (33, 256, 7), (65, 1280, 13), (32, 512, 29)];

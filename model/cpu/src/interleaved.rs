@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_side_by_side_multiply_as_f64_does_for_odd_numbers_of_rows_and_tokens() {
+    fn interleaved_gemm_matches_f64_for_odd_sizes() {
         let mut rng = Rng::new();
         let (mut pool, mut formats) = (Pool::new(2), 0);
         for format in ALL.iter().filter(|f| InterleavedForm::of(f).is_some()) {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_so_where_it_is() {
+    fn interleaved_nan_stays_in_its_row() {
         let mut rng = Rng::new();
         let (rows, cols) = (19, 96);
         for format in ALL.iter().filter(|f| InterleavedForm::of(f).is_some()) {
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_what_was_laid_out_with_what_was_not() {
+    fn threads_share_interleaved_and_plain_matrices() {
         let mut rng = Rng::new();
         let cols = 96;
         for (isa, threads) in isas().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {

@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_task_runs_exactly_once_in_each_of_many_steps() {
+    fn pool_runs_every_task_once_per_step() {
         for threads in [1, 2, 3, 7, 16] {
             let mut pool = Pool::new(threads);
             for tasks in (0..200).chain([10_000]) {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_steps_may_begin_anew() {
+    fn pool_step_counter_wraps_around() {
         for before in [u32::MAX - 50, RENEWED - 50, 3 * RENEWED - 50] {
             let mut pool = Pool::new(5);
             pool.shared.step.0.store(word(before, 0), SeqCst);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_slept_works_again() {
+    fn sleeping_pool_resumes_work() {
         let mut pool = Pool::new(2);
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives_on() {
+    fn task_panic_reaches_caller_and_pool_survives() {
         let mut pool = Pool::new(2);
         for _ in 0..20 {
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

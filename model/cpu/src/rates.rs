@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rates_product_is_a_number_and_its_sizes_are_those_asked_for() {
+    fn rate_product_is_finite_with_requested_sizes() {
         for name in ["Q4_1", "Q4_K", "F16"] {
             let format = Format::by_name(name).unwrap();
             for tokens in [1, 9] {

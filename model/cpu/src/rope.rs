@@ -72,7 +72,7 @@ mod tests {
     use kjit_graph::RopeScaling;
 
     #[test]
-    fn far_positions_turn_by_the_angle_in_f64_and_the_rest_of_a_head_stays() {
+    fn rope_matches_f64_at_far_positions() {
         for pairing in [Pairing::Neighbours, Pairing::Halves] {
             let rope = Rope {
                 dims: 6,

@@ -245,7 +245,10 @@ impl HostRunner {
     /// Allocates the state of a slot's sequence.
     fn add(&mut self, slot: usize) -> Result<(), SessionError> {
         let state = match self.spare.pop() {
-            Some(state) => state,
+            Some(mut state) => {
+                state.set_factors(&self.graph.adapter_factors());
+                state
+            }
             None => State::new(&self.graph, self.kv, self.context)?,
         };
         if let Some(before) = &mut self.before {
@@ -255,6 +258,17 @@ impl HostRunner {
             self.states.resize_with(slot + 1, || None);
         }
         self.states[slot] = Some(state);
+        Ok(())
+    }
+
+    /// Sets the factor of each adapter of an empty sequence.
+    fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
+        if let Some(before) = &mut self.before {
+            before.adapt(slot, factors)?;
+        }
+        if let Some(Some(state)) = self.states.get_mut(slot) {
+            state.set_factors(factors);
+        }
         Ok(())
     }
 
@@ -702,6 +716,10 @@ impl Runner for HostRunner {
 
     fn add(&mut self, slot: usize) -> Result<(), SessionError> {
         HostRunner::add(self, slot)
+    }
+
+    fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
+        HostRunner::adapt(self, slot, factors)
     }
 
     fn remove(&mut self, slot: usize) {

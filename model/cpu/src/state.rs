@@ -48,6 +48,8 @@ pub struct State {
     tokens: Vec<u32>,
     recurrent: bool,
     checkpoints: Vec<Checkpoint>,
+    /// The factor of each adapter.
+    factors: Vec<f32>,
 }
 
 impl State {
@@ -78,7 +80,19 @@ impl State {
             tokens: vec![],
             recurrent: graph.is_recurrent(),
             checkpoints: vec![],
+            factors: graph.adapter_factors(),
         })
+    }
+
+    /// The factor of each adapter.
+    pub fn factors(&self) -> &[f32] {
+        &self.factors
+    }
+
+    /// Sets the factor of each adapter. The sequence must be empty.
+    pub fn set_factors(&mut self, factors: &[f32]) {
+        self.factors.clear();
+        self.factors.extend_from_slice(factors);
     }
 
     /// Number of tokens in the sequence.

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_multiply_every_format_as_f64_does_whatever_the_task() {
+    fn tiles_match_f64_for_every_format_and_task_split() {
         let mut rng = Rng::new();
         let isas = Isa::with_tiles();
         if isas.len() == 1 {
@@ -438,7 +438,7 @@ mod tests {
 
     /// Formats use tiles (bf16 or int8) from this number of tokens on.
     #[test]
-    fn the_formats_that_gain_take_tiles_for_shorter_prompts() {
+    fn profitable_formats_use_tiles_for_shorter_prompts() {
         let least = |name: &str| {
             let format = Format::by_name(name).unwrap();
             (1..=PAYS).find(|&tokens| has(format, 256, tokens) || byte_tiles::has(format, tokens))
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_products_of_tiles_with_what_has_none() {
+    fn threads_share_tiled_and_untiled_products() {
         let mut rng = Rng::new();
         let (cols, tokens) = (64, PAYS + 22);
         let x = rng.reals(tokens * cols);
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_add_up_and_what_is_not_finite_stays_so() {
+    fn bf16_halves_sum_to_input_and_keep_nan() {
         let mut rng = Rng::new();
         for isa in Isa::with_tiles() {
             let mut x = rng.reals(64 * LANES);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_decodes_bit_for_bit_as_its_description_on_every_instruction_set() {
+    fn unpacked_formats_match_description_on_every_isa() {
         let mut rng = Rng::new();
         for format in ALL {
             for blocks in [1, 2, 3, 31, 33, 67] {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_format_has_a_type() {
+    fn every_block_format_has_one_decoder_type() {
         for format in ALL.iter().filter(|f| matches!(f.encoding, Encoding::Blocks(_))) {
             let typed =
                 with_format!(format, F => F::BLOCK.bytes == format.block_bytes(), else false);

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_take_an_eighth_of_all_memory_and_a_gibibyte_at_most() {
+    fn weight_copies_are_limited_by_memory_share_and_gibibyte() {
         assert!(!fits(1, None) && fits(LAID_OUT, Some(8 * LAID_OUT)) && fits(0, Some(0)));
         assert!(!fits(LAID_OUT + 1, Some(u64::MAX)));
         assert!(fits(1 << 20, Some(8 << 20)) && !fits((1 << 20) + 1, Some(8 << 20)));

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_layers_is_not_called_the_layers() {
+    fn shard_is_printed_as_share_of_layers() {
         let stage = |layers, share| {
             let of = |s: &str| s.to_owned();
             StageTaken {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_named_in_one_way_and_what_is_none_is_told_so() {
+    fn device_names_round_trip_and_invalid_names_are_refused() {
         for (text, shown) in [
             ("auto", "auto"),
             ("cpu", "cpu"),

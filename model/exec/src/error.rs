@@ -60,6 +60,19 @@ pub enum SessionError {
     /// The sequence was removed, or belongs to another session.
     #[error("there is no such sequence: it was removed")]
     NoSequence,
+    /// Scales of adapters were set for a sequence that has tokens, or too many or too few.
+    #[error(
+        "{given} scales were given for {adapters} adapters, to a sequence of {tokens} tokens: give \
+         each adapter a scale before the first token"
+    )]
+    Adapters {
+        /// Number of scales.
+        given: usize,
+        /// Number of adapters.
+        adapters: usize,
+        /// Tokens of the sequence.
+        tokens: usize,
+    },
     /// A step names one sequence twice.
     #[error("a sequence is named twice in one step")]
     Twice,

@@ -32,8 +32,8 @@ pub use host_ops::{HostOps, OpenHostOps};
 #[doc(hidden)]
 pub use kjit_engine::NonExhaustive;
 pub use options::{
-    DRAFTS, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, Split, default_threads,
-    why_no_pages,
+    AdapterFile, DRAFTS, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, Split,
+    default_threads, why_no_pages,
 };
 pub use pages::{KvPages, PageCount};
 pub use runner::{DeviceDecode, HiddenStates, HiddenStatesSink, Runner, TokenSpan};

@@ -3,6 +3,7 @@
 use super::{DeviceChoice, NonExhaustive};
 use kjit_graph::{Graph, Op, Pooling, StateKind};
 pub use kjit_kernels::persistent::Probe;
+use std::path::PathBuf;
 
 /// The storage type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -59,6 +60,9 @@ pub enum Persistence {
     /// only for one sequence.) If the kernel cannot be compiled, ordinary launches are used.
     #[default]
     Auto,
+    /// As `Auto`, and where nothing was measured the kernel is planned as well, for a trial at
+    /// opening. `Auto` becomes this on devices that have a trial (AMD).
+    Tried,
     /// If possible. If not, ordinary launches are used and the plan says why.
     On,
     /// Never.
@@ -91,6 +95,17 @@ pub enum Split {
     /// As `Tensor`, with one device in each of several processes. The launcher's variables give the
     /// rank of this process (`kjit_ranks::Ranks`).
     Ranks,
+}
+
+/// A LoRA adapter to open with a model.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct AdapterFile {
+    /// A GGUF file, or a PEFT folder.
+    pub path: PathBuf,
+    /// The name that requests use. `None`: the name of the file or folder.
+    pub name: Option<String>,
+    /// The scale in sequences that choose none. 0 leaves the adapter out there.
+    pub scale: f32,
 }
 
 /// Options of opening a model.
@@ -162,6 +177,8 @@ pub struct OpenOptions {
     pub memory: Option<u64>,
     /// On a GPU: streams all layers, even if they fit.
     pub stream: bool,
+    /// LoRA adapters, at most [`kjit_graph::MOST_ADAPTERS`]. Each sequence has a scale for each.
+    pub adapters: Vec<AdapterFile>,
     /// On a GPU: names of values to keep in memory after a step. A value that a fused step has only
     /// in registers is not kept.
     pub keep: Vec<String>,
@@ -198,6 +215,7 @@ impl Default for OpenOptions {
             probe: Probe::None,
             memory: None,
             stream: false,
+            adapters: vec![],
             keep: vec![],
             _more: NonExhaustive::default(),
         }

@@ -44,6 +44,13 @@ pub trait Runner: Any + Send {
     /// [`SessionError::Memory`] if memory does not suffice.
     fn add(&mut self, slot: usize) -> Result<(), SessionError>;
 
+    /// Sets the factor of each adapter of [`Graph::adapters`] for the sequence in a slot, here and
+    /// in all previous stages. The sequence must be empty. [`Runner::add`] sets the graph's factors.
+    ///
+    /// # Errors
+    /// A device fault.
+    fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError>;
+
     /// Removes a slot's sequence.
     fn remove(&mut self, slot: usize);
 

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_lowest_id_among_equals_and_never_nan() {
+    fn greedy_takes_lowest_id_of_equals_and_never_nan() {
         let mut s = Sampler::new(SampleOptions::default());
         assert_eq!(s.sample(0, &mut [f32::NAN, 1.0, 3.0, 3.0, f32::NAN]), 2);
         assert_eq!(s.sample(0, &mut [f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY]), 1);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_softmax_at_the_temperature() {
+    fn draws_follow_softmax_at_temperature() {
         for temperature in [0.5f32, 1.0, 2.0] {
             let logits = [0.0, 1.0, f32::NAN, -1.0, 0.5];
             let found = counts(sampler(|o| o.temperature = temperature), &logits);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_leave_exactly_the_tokens_they_name() {
+    fn cuts_keep_exactly_the_named_tokens() {
         let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
         let drawn = |s| counts(s, &logits).iter().map(|&n| n > 0).collect::<Vec<_>>();
         assert_eq!(drawn(sampler(|o| o.top_k = 2)), [true, true, false, false]);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_draws_the_same_and_another_does_not() {
+    fn draws_repeat_only_with_the_same_seed() {
         let draw = |seed| {
             let mut s = sampler(|o| o.seed = seed);
             (0..50).map(|at| s.sample(at, &mut [0.0; 100])).collect::<Vec<_>>()
@@ -457,7 +457,7 @@ mod tests {
 
     /// Compares draws over many seeds at one position with draws over many positions with one seed.
     #[test]
-    fn draws_pass_a_chi_square_test_against_the_softmax_of_what_cuts_leave() {
+    fn draws_pass_chi_square_test_after_cuts() {
         let logits: Vec<f32> =
             (0..60u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 4e6).collect();
         type Cut = fn(&mut SampleOptions);
@@ -527,7 +527,7 @@ mod tests {
     /// draw changes with probability ½ Σ p(i) p(j) |d(i) − d(j)|, at most σ / √π for differences d
     /// with standard deviation σ.
     #[test]
-    fn a_small_change_of_the_scores_seldom_changes_a_draw() {
+    fn small_score_changes_rarely_change_draws() {
         const DRAWS: usize = 30_000;
         let mut state = 36u64;
         let mut normal = || {
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_depends_on_nothing_that_was_drawn_before() {
+    fn draw_is_independent_of_earlier_draws() {
         let logits: Vec<f32> = (0..100u8).map(|i| f32::from(i % 7)).collect();
         let mut all = sampler(|_| {});
         let drawn: Vec<u32> = (0..40).map(|at| all.sample(at, &mut logits.clone())).collect();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn biases_and_masks_forbid_and_favour_and_an_empty_choice_is_told() {
+    fn biases_and_masks_apply_and_empty_choice_is_reported() {
         let mut s = Sampler::new(SampleOptions {
             bias: vec![(2, f32::NEG_INFINITY), (0, 2.0)],
             ..SampleOptions::default()
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn penalties_count_the_window_and_only_the_window() {
+    fn penalties_count_only_the_window() {
         let mut s = Sampler::new(SampleOptions {
             repeat_penalty: 2.0,
             presence_penalty: 0.25,

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lines_lose_their_middle_and_short_ones_nothing() {
+    fn long_lines_are_elided_in_the_middle() {
         assert_eq!(elide("0123456789", 10), "0123456789");
         assert_eq!(elide("0123456789x", 10), "012345…89x");
         assert_eq!(elide("ääääääääää", 10), "ääääääääää");

@@ -37,6 +37,7 @@
     )
 )]
 
+pub mod adapter;
 mod cursor;
 pub mod elide;
 mod error;
@@ -53,6 +54,7 @@ mod split;
 mod summary;
 mod tensors;
 mod value;
+mod write;
 
 use std::io;
 use std::path::Path;
@@ -71,6 +73,7 @@ pub use sigbus::exit_on_truncated_file;
 pub use summary::{KeyLine, Summary, TypeShare};
 pub use tensors::TensorInfo;
 pub use value::{Array, Elements, Strings, Value, ValueType};
+pub use write::{NewTensor, PlannedTensor, write};
 
 /// Compiles the README's example.
 #[cfg(doctest)]
@@ -166,6 +169,31 @@ impl Gguf {
         Gguf::assemble(Part::read(path, map)?, Vec::new())
     }
 
+    /// Like [`Gguf::without_data`], with memory for the data, which `fill` writes. Used to measure a
+    /// device with a model of given shapes. Offsets of tensors count from the beginning of the slice.
+    ///
+    /// # Errors
+    /// See [`Gguf::open`]; the memory cannot be had.
+    pub fn filled(
+        name: &str,
+        header: &[u8],
+        data: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Gguf, Error> {
+        let path = Path::new(name);
+        let map = || -> io::Result<Mmap> {
+            let len = usize::try_from(data).ok().and_then(|data| data.checked_add(header.len()));
+            let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            let mut map = MmapOptions::new().len(len).map_anon()?;
+            fill(&mut map);
+            map.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
+            map.make_read_only()
+        };
+        let map =
+            map().map_err(|source| Error::new(path, ErrorKind::Io { doing: "map", source }))?;
+        Gguf::assemble(Part::read(path, map)?, Vec::new())
+    }
+
     fn assemble(mut first: Part, mut others: Vec<Part>) -> Result<Gguf, Error> {
         let mut tensors = std::mem::take(&mut first.layout.tensors);
         for (part, no) in others.iter_mut().zip(1..) {
@@ -203,6 +231,38 @@ impl Gguf {
             }
         }
         Ok(gguf)
+    }
+
+    /// The same model with more tensors, whose data are copied to memory. `path` names them in
+    /// errors.
+    ///
+    /// # Errors
+    /// The system refuses memory, or a tensor has a name that the model has.
+    pub fn with_tensors(self, path: &Path, tensors: Vec<NewTensor>) -> Result<Gguf, Error> {
+        const ALIGNMENT: usize = 32;
+        let (mut bytes, mut placed) = (vec![], vec![]);
+        for t in tensors {
+            let at = bytes.len() as u64;
+            let len = t.bytes.len() as u64;
+            placed.push(TensorInfo::placed(&t.name, &t.dims, t.ty, len, at));
+            bytes.extend_from_slice(&t.bytes);
+            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        }
+        if placed.is_empty() {
+            return Ok(self);
+        }
+        let map = map_copy(path, &bytes)?;
+        let Gguf { mut first, mut others, tensors, folder, .. } = self;
+        let mut by_part: Vec<Vec<TensorInfo>> = vec![vec![]; others.len() + 1];
+        for t in tensors {
+            if let Some(part) = by_part.get_mut(t.part()) {
+                part.push(t);
+            }
+        }
+        let layouts = std::iter::once(&mut first).chain(&mut others);
+        layouts.zip(by_part).for_each(|(part, tensors)| part.layout.tensors = tensors);
+        others.push(Part { path: path.to_owned(), map, layout: GgufHeader::of(placed) });
+        Ok(Gguf { folder, ..Gguf::assemble(first, others)? })
     }
 
     fn part(&self, no: usize) -> Option<&Part> {
@@ -253,6 +313,12 @@ impl Gguf {
     /// The metadata keys, in the order of the file. A split model has the keys of its first part.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.first.layout.metadata.entries().iter().map(|e| &*e.key)
+    }
+
+    /// Each metadata key, with the bytes of the key and its value as a file of GGUF stores them.
+    pub(crate) fn raw_keys(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let entries = self.first.layout.metadata.entries().iter();
+        entries.filter_map(|e| Some((&*e.key, e.raw(&self.first.map)?)))
     }
 
     /// All tensors of all parts, in the order of the files. Tensors that [`Gguf::tensor`] refuses

@@ -37,6 +37,11 @@ impl Entry {
         }
     }
 
+    /// The bytes of the key and its value, as GGUF stores them.
+    pub(crate) fn raw<'a>(&self, file: &'a [u8]) -> Option<&'a [u8]> {
+        file.get(usize::try_from(self.key_at).ok()?..self.body.end)
+    }
+
     /// A description of the value for errors: "a u32", "an array of 3 string".
     pub(crate) fn describe(&self) -> String {
         match self.array {

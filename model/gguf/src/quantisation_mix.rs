@@ -64,7 +64,7 @@ mod tests {
     use super::MIXES;
 
     #[test]
-    fn each_number_has_one_name() {
+    fn file_type_numbers_are_unique() {
         assert!(MIXES.windows(2).all(|two| two[0].0 < two[1].0), "in order, none twice");
     }
 }

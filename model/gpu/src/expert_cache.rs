@@ -476,7 +476,7 @@ mod tests {
     use super::Table;
 
     #[test]
-    fn the_expert_that_is_chosen_most_takes_the_place_of_the_one_that_is_chosen_least() {
+    fn most_used_expert_replaces_least_used() {
         let mut table = Table::new(5, 2);
         assert_eq!(table.replace(), None, "nothing was chosen yet");
         table.counts = vec![4, 3, 1, 4, 6];

@@ -264,7 +264,7 @@ mod tests {
     use kjit_plan::{Request, plan};
 
     #[test]
-    fn the_cpu_has_parts_where_that_is_worth_it_and_none_where_it_is_slow() {
+    fn cpu_computes_ffn_parts_only_if_faster() {
         let llama = COMMON.iter().find(|row| row.name == "Llama 3.1 8B Q4_K_M").unwrap();
         let graph = llama.with_layers(32).unwrap();
         let (target, options) = (Target::parse("sm_90").unwrap(), OpenOptions::default());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_takes_as_long_as_the_slower_of_both() {
+    fn token_time_is_slower_of_copy_and_host() {
         let rates = Rates { copy: 55e9, host: 83e9, both: [70e9, 50e9] };
         let near = |x: f64, y: f64| assert!((x - y).abs() < 1e-12, "{x} is not {y}");
         near(rates.seconds(7_000_000_000, 2_500_000_000), 0.1);

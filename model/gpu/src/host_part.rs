@@ -307,7 +307,7 @@ mod tests {
     use super::even;
 
     #[test]
-    fn a_prompt_is_copied_from_where_that_takes_no_longer() {
+    fn prompt_copies_weights_once_copying_is_not_slower() {
         // 17 GB of experts at 55 GB/s; 14.4 ms per token.
         assert_eq!(even(0.31, &[(1, 0.0144), (16, 0.2304)]), 22);
         assert_eq!(even(0.31, &[(1, 0.31)]), 2);

@@ -22,6 +22,8 @@ mod background;
 pub mod bandwidth;
 #[doc(hidden)]
 pub mod bundle;
+#[doc(hidden)]
+pub mod card;
 mod exchange;
 mod expert_cache;
 mod host_ffn;
@@ -40,6 +42,7 @@ mod staging;
 mod statistics;
 mod streamed;
 mod target_probe;
+mod trial;
 pub mod tune;
 mod upload;
 #[doc(hidden)]
@@ -57,8 +60,10 @@ pub use loaded_plan::Timeline;
 pub use open::free_memory;
 pub use open::{jobs_for, plan_for};
 pub use runner::DevicesIncompatible;
-pub use runner::GpuRunner;
+pub use runner::{Form, GpuRunner};
 pub use source::Source;
 pub use statistics::{Statistics, Streamed};
 pub use target_probe::settled;
+#[doc(hidden)]
+pub use trial::trial_plan;
 pub use verify::VerifyStatistics;

@@ -238,8 +238,20 @@ impl Persistent {
 pub(super) enum SlotScope {
     /// Words and caches of one slot.
     Slot(usize),
+    /// As `Slot`, and the rows of the program's buffers from this one on.
+    Rows(usize, usize),
     /// Words and caches of all slots.
     All,
+}
+
+/// Tokens of a sequence in a program for several.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    pub slot: usize,
+    /// Its first row in the program.
+    pub row: usize,
+    /// The values for launches that are its own.
+    pub now: LaunchParams,
 }
 
 /// The control words of sequences, slot after slot.
@@ -264,6 +276,8 @@ pub(super) struct ControlWords {
     pub pages: DeviceBuffer<u32>,
     /// The position of each prompt token, if launches read it.
     pub each: Option<DeviceBuffer<u32>>,
+    /// The factor of each adapter.
+    pub adapters: DeviceBuffer<f32>,
     /// Words of drafts; `None` without drafts.
     pub drafts: Option<DraftWords>,
 }
@@ -352,6 +366,26 @@ impl LoadedPlan {
             launch(l, paused)?;
         }
         pause(launches.len()).map(|_| ())
+    }
+
+    /// Enqueues a program for tokens of several sequences ([`Program::packs`]). Launches that belong
+    /// to a sequence are made for each piece, all others once, for all rows.
+    pub fn issue_packed(
+        &self,
+        program: &Program,
+        now: &LaunchParams,
+        pieces: &[Piece],
+    ) -> Result<()> {
+        for l in &program.launches {
+            if l.is_of_a_sequence() {
+                for p in pieces {
+                    self.launch(program, l, &p.now, SlotScope::Rows(p.slot, p.row))?;
+                }
+            } else {
+                self.launch(program, l, now, SlotScope::All)?;
+            }
+        }
+        Ok(())
     }
 
     fn compute_aside(&self, program: &Program, pause: &Pause, now: &LaunchParams) -> Result<()> {
@@ -476,7 +510,7 @@ impl LoadedPlan {
         // The part of one slot, in memory with equal parts for all slots.
         let part = |all: DeviceBuffer<u8>| match whose {
             SlotScope::All => Ok(all),
-            SlotScope::Slot(slot) => {
+            SlotScope::Slot(slot) | SlotScope::Rows(slot, _) => {
                 let each = all.len() / self.plan.slots.max(1);
                 all.slice(slot * each..(slot + 1) * each)
             }
@@ -486,14 +520,23 @@ impl LoadedPlan {
             self.plan.parts_of(id.0 as usize),
             whose,
         ) {
-            (parts @ Parts::Slots { .. }, SlotScope::Slot(slot)) => {
+            (parts @ Parts::Slots { .. }, SlotScope::Slot(slot) | SlotScope::Rows(slot, _)) => {
                 let each = all.len() / parts.count().max(1);
                 all.slice(slot * each..(slot + 1) * each)
             }
             (Parts::Pages(_), _) | (_, SlotScope::All) => Ok(all.clone()),
         };
         Ok(Some(match *bind {
-            Bind::Buffer(id) => self.buffer(program, id)?,
+            Bind::Buffer(id) => {
+                let all = self.buffer(program, id)?;
+                match whose {
+                    SlotScope::Rows(_, row) => {
+                        let each = all.len() / (program.tokens as usize).max(1);
+                        all.slice(row * each..all.len())?
+                    }
+                    SlotScope::Slot(_) | SlotScope::All => all,
+                }
+            }
             Bind::Matrix(w) => self.matrices.get(&w).ok_or_else(|| lost("matrix"))?.clone(),
             Bind::Vector(w) => self.vectors.get(&w).ok_or_else(|| lost("vector"))?.cast()?,
             Bind::Rope(r) => {
@@ -511,6 +554,7 @@ impl LoadedPlan {
             Bind::Control(Control::Position) => part(self.control.position.cast()?)?,
             Bind::Control(Control::Options) => part(self.control.options.cast()?)?,
             Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,
+            Bind::Control(Control::Adapters) => part(self.control.adapters.cast()?)?,
             Bind::Control(Control::Slots) => self.control.slots.cast()?,
             Bind::Control(Control::Pages) => part(self.control.pages.cast()?)?,
             Bind::Control(Control::Each) => {

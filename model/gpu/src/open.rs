@@ -8,6 +8,7 @@ use super::plan::{JobId, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, R
 use super::staging::Staging;
 use super::streamed::{Repacker, StagingRing, layout_of};
 use super::target_probe::settled;
+use super::trial::Trial;
 use super::tune::StoredTunings;
 use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::verify;
@@ -55,6 +56,10 @@ pub fn plan_for(
     options: &OpenOptions,
 ) -> Result<Plan, SessionError> {
     let target = &settled(engine, target);
+    // The kernel of a whole token, which a trial may choose at the first start.
+    let tried = options.persistent == Persistence::Auto && engine.tries_forms(target.vendor());
+    let persistent = if tried { Persistence::Tried } else { options.persistent };
+    let options = &OpenOptions { persistent, ..options.clone() };
     Ok(plan(&Request { graph, target, options, keep: &[], tuned: &StoredTunings::of(engine) })?)
 }
 
@@ -142,6 +147,19 @@ impl GpuRunner {
         let (kept, keep) = (StoredTunings::of(engine), kept_values(graph, options)?);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
         let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
+        let trial = match meeting {
+            None => Trial::of(engine, device, &asked, options),
+            Some(_) => None,
+        };
+        let tried = OpenOptions { persistent: Persistence::Tried, ..options.clone() };
+        let options = match &trial {
+            Some(trial) if trial.wants_one_launch() => &tried,
+            _ => options,
+        };
+        let request = Request { options, ..request };
+        if options.persistent == Persistence::Tried {
+            asked = plan(&request)?;
+        }
         // Missing memory for copies of experts must not prevent opening: the CPU computes prompts
         // instead.
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
@@ -173,6 +191,9 @@ impl GpuRunner {
         );
         let mut runner = opened.map_err(|error| what_helps(error, memory, options))?;
         runner.remark(left_out.into_iter().collect());
+        if let Some(trial) = trial {
+            trial.settle(engine, device, &mut runner)?;
+        }
         Ok(runner)
     }
 
@@ -234,8 +255,7 @@ impl GpuRunner {
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
         let proven = proofs.end();
         let (remark, repackers) = (weights.remark.clone(), weights.repackers.clone());
-        let mut loaded =
-            assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
+        let mut loaded = assemble(plan, context, stream, kernels, weights, &tables, graph)?;
         loaded.meeting = meeting.cloned();
         let hot = ExpertCache::new(
             device,
@@ -296,7 +316,7 @@ pub(super) fn kept_values(
 }
 
 /// Available bytes of system memory; 0 if unknown.
-fn system_memory() -> u64 {
+pub(super) fn system_memory() -> u64 {
     let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = said.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
@@ -702,9 +722,11 @@ fn assemble(
     kernels: Vec<Option<Kernel>>,
     weights: Uploaded,
     tables: &[Vec<f32>],
-    n_vocab: usize,
+    graph: &Graph,
 ) -> Result<LoadedPlan, SessionError> {
-    let device = stream.device().clone();
+    let (device, n_vocab) = (stream.device().clone(), graph.n_vocab());
+    // Buffers are not empty.
+    let factors = if graph.adapters.is_empty() { vec![0.0] } else { graph.adapter_factors() };
     let bytes = |n: u64| {
         usize::try_from(n)
             .map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")))
@@ -750,6 +772,7 @@ fn assemble(
             .max()
             .map(|n| device.buffer(n))
             .transpose()?,
+        adapters: stream.upload(&factors.repeat(slots))?,
         drafts: plan.drafts.as_ref().map(|_| DraftWords::new(&device)).transpose()?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;

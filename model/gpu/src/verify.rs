@@ -464,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variants_of_a_device_are_what_it_has_and_can_do_without() {
+    fn verify_variants_match_target_features() {
         let names = |id: &str| -> Vec<String> {
             ladder(&Target::parse(id).unwrap()).iter().map(ToString::to_string).collect()
         };

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_function_hides_a_nan_and_each_is_what_its_formula_says() {
+    fn activations_match_formulas_and_propagate_nan() {
         use Activation::*;
         let xielu = Xielu { positive: 0.9, negative: 0.6, beta: 0.5, eps: -1e-6 };
         let all = [

@@ -142,6 +142,7 @@ impl<'a> Builder<'a> {
             feeds_next_stage: false,
             pooling: None,
             positions: None,
+            adapters: vec![],
         };
         Builder { gguf, graph, by_name: HashMap::new(), names: HashSet::new() }
     }

@@ -112,6 +112,10 @@ pub const COMMON: &[Common] = &[
     ),
 ];
 
+/// A model of the smallest sizes, for devices that are too slow for the common ones.
+pub const TINY: Common =
+    row("tiny llama Q8_0", &LLAMA, [64, 128, 2, 1, 32, 320], true, Types::All("Q8_0", "Q8_0"));
+
 impl Common {
     /// Builds the model's graph with few layers.
     ///
@@ -125,6 +129,45 @@ impl Common {
     pub fn with_layers(&self, layers: u32) -> Result<Graph, GraphError> {
         let (header, data) = self.file(layers);
         arch::build(&Gguf::without_data(self.name, &header, data)?)
+    }
+
+    /// A file with `layers` layers and made-up weights, and its graph. Each number that a format
+    /// reads from them is finite and small; norms multiply by one. It takes as much memory as the
+    /// model: see [`Common::bytes`].
+    ///
+    /// # Errors
+    /// As [`Common::graph`]; the memory cannot be had.
+    pub fn made_up(&self, layers: u32) -> Result<(Gguf, Graph), GraphError> {
+        let (header, data) = self.file(layers);
+        let shapes = Gguf::without_data(self.name, &header, data)?;
+        // The upper byte of an f16 or f32 scale is below 0x14: at most 9e-4.
+        let mut state = 1u32;
+        let pattern: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 24) as u8 % 20) | ((state >> 16) as u8 & 0x80)
+        })
+        .take(PATTERN)
+        .collect();
+        let gguf = Gguf::filled(self.name, &header, data, |bytes| {
+            for piece in bytes.chunks_mut(PATTERN) {
+                piece.iter_mut().zip(&pattern).for_each(|(to, from)| *to = *from);
+            }
+            for tensor in shapes.tensors().iter().filter(|t| t.dims().len() == 1) {
+                let start = usize::try_from(tensor.data_offset()).unwrap_or(usize::MAX);
+                let len = 4 * tensor.dims().iter().product::<u64>() as usize;
+                let ones = bytes.get_mut(start..start.saturating_add(len)).unwrap_or_default();
+                ones.chunks_exact_mut(4).for_each(|one| one.copy_from_slice(&1f32.to_le_bytes()));
+            }
+        })?;
+        let graph = arch::build(&gguf)?;
+        Ok((gguf, graph))
+    }
+
+    /// Bytes of the file with `layers` layers.
+    #[must_use]
+    pub fn bytes(&self, layers: u32) -> u64 {
+        let (header, data) = self.file(layers);
+        header.len() as u64 + data
     }
 
     /// The type name of a tensor: its layer, its name without prefix and suffix, and its row
@@ -235,6 +278,8 @@ impl Common {
     }
 }
 
+/// Bytes after which made-up weights repeat: a prime, so that rows differ.
+const PATTERN: usize = 1_048_573;
 /// GGUF's default alignment of tensor data in bytes.
 const ALIGN: u64 = 32;
 

@@ -131,7 +131,7 @@ mod tests {
     use super::{spread, spread_from_first};
 
     #[test]
-    fn as_many_are_picked_as_asked_for() {
+    fn spread_picks_the_requested_number() {
         for (n, k) in (1..90).flat_map(|n| (0..=n).map(move |k| (n, k))) {
             assert_eq!((0..n).filter(|&i| spread(i, n, k)).count(), k);
             assert_eq!((0..n).filter(|&i| spread_from_first(i, n, k)).count(), k);

@@ -34,6 +34,19 @@ pub struct Graph {
     pub pooling: Option<Pooling>,
     /// Positions of a learned position table; they limit the context.
     pub positions: Option<usize>,
+    /// The adapters, whose scales [`op::AdapterScale`] applies. A sequence has a scale for each.
+    pub adapters: Vec<GraphAdapter>,
+}
+
+/// An adapter of a graph.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphAdapter {
+    /// Its name.
+    pub name: String,
+    /// The factor of its pairs at a scale of 1: alpha / rank.
+    pub unit: f32,
+    /// The scale of sequences that choose none.
+    pub scale: f32,
 }
 
 /// Ids come from the builder of this graph. An id of another graph is a bug of the program.
@@ -99,6 +112,11 @@ impl Graph {
             None => self.value(self.logits).width,
             Some(_) => self.ops.iter().find_map(table).unwrap_or(0),
         }
+    }
+
+    /// The factor of each adapter for sequences that choose none.
+    pub fn adapter_factors(&self) -> Vec<f32> {
+        self.adapters.iter().map(|a| a.unit * a.scale).collect()
     }
 
     /// Bytes of weights that one decoded token reads: each matrix once, one row of the embedding,

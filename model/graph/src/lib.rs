@@ -18,6 +18,7 @@
 )]
 
 mod activation;
+mod adapt;
 pub mod arch;
 mod build;
 pub mod catalogue;
@@ -35,6 +36,7 @@ mod value;
 mod weight;
 
 pub use activation::Activation;
+pub use adapt::{MOST_ADAPTERS, adapt};
 pub use build::{Builder, GraphError, Part};
 pub use cut::{CutError, Layers};
 pub use experts::{ExpertsError, experts_apart, experts_here, of_experts};
@@ -44,7 +46,7 @@ pub use rope::{Pairing, Rope, RopeScaling, Sections};
 pub use shard::{RANKS, ShardError, shard, shard_of_rank};
 pub use state::{Kv, State, StateKind};
 
-pub use graph::Graph;
+pub use graph::{Graph, GraphAdapter};
 pub use pooling::Pooling;
 pub use rope::RopeId;
 pub use state::StateId;

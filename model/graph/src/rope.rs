@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn frequencies_fall_from_one_by_powers_of_the_base() {
+    fn rope_frequencies_are_powers_of_the_base() {
         let f = rope(RopeScaling::None).frequencies(None);
         assert_eq!(f.len(), 64);
         assert_eq!(f[0], 1.0);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_divide_frequencies() {
+    fn rope_factors_divide_frequencies() {
         let factors = vec![4.0f32; 64];
         assert_eq!(rope(RopeScaling::None).frequencies(Some(&factors))[0], 0.25);
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_no_position_in_a_text_stay() {
+    fn rope_sections_without_text_position_are_not_rotated() {
         let still = |sizes, interleaved| {
             let sections = Some(Sections { sizes, interleaved });
             let f = Rope { dims: 12, sections, ..rope(RopeScaling::None) }.frequencies(None);

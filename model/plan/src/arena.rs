@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_that_live_together_never_overlap_and_the_size_holds_them() {
+    fn live_buffers_never_overlap_and_fit_the_arena() {
         let mut seed = 1u64;
         let mut next = |n: u64| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_equal_buffers_needs_two_places() {
+    fn chain_of_equal_buffers_needs_two_slots() {
         let lives: Vec<Lifetime> =
             (0..50).map(|i| Lifetime { first: i, last: i + 1, bytes: 4096 }).collect();
         assert_eq!(place(&lives).1, 2 * 4096);

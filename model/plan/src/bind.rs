@@ -42,6 +42,8 @@ pub enum Control {
     /// `u32`s: [`PICK`] for each row of drafted tokens; the second one gets the chosen token.
     /// Shared by all slots.
     Picks,
+    /// `f32`s: the factor of each adapter.
+    Adapters,
 }
 
 /// Words of [`Control::Picks`] in a row: for the previous turn and for the first turn.

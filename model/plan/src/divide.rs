@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_filled_alike_and_each_has_a_layer() {
+    fn layers_are_divided_by_free_memory_with_one_minimum() {
         let counts = |needs: &[u64], room: &[u64]| divide(&layers(needs), &rooms(room)).unwrap();
         assert_eq!(counts(&[10; 8], &[100, 100]), [4, 4]);
         assert_eq!(counts(&[10; 8], &[300, 100]), [6, 2]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_what_is_there() {
+    fn division_error_lists_available_memory() {
         assert_eq!(
             divide(&layers(&[1]), &rooms(&[9, 9])),
             Err(DivideError::Few { layers: 1, devices: 2 })

@@ -54,7 +54,8 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         | Op::Repeat(_) => None,
         Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,
         Op::Act(Act { act: Activation::Exp, .. }) => None,
-        Op::Affine(_)
+        Op::AdapterScale(_)
+        | Op::Affine(_)
         | Op::AttentionTemperature(_)
         | Op::Slice(_)
         | Op::Spread(_)

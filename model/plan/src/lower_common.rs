@@ -175,7 +175,8 @@ impl Lower<'_> {
             Op::Embed(Embed { table, by, scale, out }) => self.embed(table, by, scale, out),
             Op::Rope(Rope { x, rope, heads, out }) => self.rotate(x, rope, heads, out),
             Op::HeadMatMul(HeadMatMul { x, weight, out }) => self.head_product(x, weight, out),
-            Op::AttentionTemperature(_)
+            Op::AdapterScale(_)
+            | Op::AttentionTemperature(_)
             | Op::Spread(_)
             | Op::Slice(_)
             | Op::Concat(_)

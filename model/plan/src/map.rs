@@ -2,10 +2,10 @@
 
 use super::decode::rope_form;
 use super::lower::Lower;
-use super::{Bind, Dim, ONE, PlanError, TOKENS};
+use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
 use crate::error::unsupported;
 use kjit_graph::op::{
-    Act, Affine, AttentionTemperature, Concat, Dot, ExpertSum, Glu, Slice, Spread,
+    Act, AdapterScale, Affine, AttentionTemperature, Concat, Dot, ExpertSum, Glu, Slice, Spread,
 };
 use kjit_graph::{Activation, Op, RopeId, ValueId, WeightId};
 use kjit_kernels::map::{Function, Map, MapArgs, MapSpec};
@@ -114,6 +114,11 @@ impl Lower<'_> {
             Op::Dot(Dot { a, b, .. }) => {
                 let map = Map::Dot { each: elems(a) / elems(out).max(1) };
                 Operands { a: self.value(b)?, ..Operands::of(map, self.value(a)?) }
+            }
+            Op::AdapterScale(AdapterScale { x, each, .. }) => {
+                let (a, which) = (Bind::Control(Control::Adapters), self.slots());
+                let map = Map::Adapters { each, each_own: which != Bind::Null };
+                Operands { a, which, ..Operands::of(map, self.value(x)?) }
             }
             Op::AttentionTemperature(AttentionTemperature { x, scale, period, offset, .. }) => {
                 let map = Map::Temper { period, offset, each_own };

@@ -52,6 +52,8 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
     if target.arch().matrix != MatrixUnit::Wgmma
         || graph.states.is_empty()
+        // Models with adapters were not measured.
+        || !graph.adapters.is_empty()
         || !graph.states.iter().all(heads)
     {
         return None;

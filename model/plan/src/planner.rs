@@ -92,7 +92,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         Persistence::On if options.reproducible => {
             (vec![], Some("--reproducible needs separate launches".to_owned()))
         }
-        Persistence::Auto if options.reproducible => (vec![], None),
+        Persistence::Auto | Persistence::Tried if options.reproducible => (vec![], None),
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
         // Used if it was measured to be faster. It was not requested, so the plan does not report
         // its absence.
@@ -100,6 +100,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
             Some(from) => (planner.one_launches(&decode, from, sequences)?.0, None),
             None => (vec![], None),
         },
+        // A trial decides. Two sequences are not tried.
+        Persistence::Tried => (planner.one_launches(&decode, 1, sequences)?.0, None),
         Persistence::Off => (vec![], None),
     };
     let packets: u64 = persistent.iter().map(|one| one.packets).sum();
@@ -486,34 +488,47 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The first of the steps that make logits, a projection, and its input. Only element-wise steps
-/// may follow: factors, a cap.
+/// The first of the steps that make logits, a projection, and its input: the only value that these
+/// steps read from earlier ones. Element-wise steps may follow the projection (factors, a cap), and
+/// with adapters the other products of the same input.
 fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
     // Only the last stage makes logits.
     if graph.makes_rows() {
         return Ok((steps.len(), graph.logits));
     }
-    let last = steps.iter().enumerate().rev().find_map(|(i, step)| match step {
-        Step::Project { input, .. } => Some((i, input.value())),
-        _ => None,
-    });
-    let (first, head) = last.ok_or_else(|| unsupported("the model", "it has no projection"))?;
-    let mut made = vec![];
-    for step in steps.get(first..).unwrap_or_default() {
-        let fits = match step {
-            Step::Project { .. } => made.is_empty(),
-            Step::Map { .. } | Step::Reduce { .. } => step.reads().iter().all(|v| made.contains(v)),
-            _ => false,
+    let not_at_end = || unsupported("logits", "they are not made by a projection at the end");
+    let mut projections = steps
+        .iter()
+        .enumerate()
+        .rev()
+        .filter_map(|(i, step)| if let Step::Project { .. } = step { Some(i) } else { None })
+        .peekable();
+    if projections.peek().is_none() {
+        return Err(unsupported("the model", "it has no projection"));
+    }
+    for first in projections {
+        let tail = steps.get(first..).unwrap_or_default();
+        let fits = |step: &Step| {
+            let adapted = matches!(step, Step::Single(Op::AdapterScale(_) | Op::Add(_)));
+            let mapped = matches!(step, Step::Map { .. } | Step::Reduce { .. });
+            matches!(step, Step::Project { .. }) || mapped || adapted
         };
-        if !fits {
-            return Err(unsupported("logits", "they are not made by a projection at the end"));
+        let made: Vec<ValueId> = tail.iter().flat_map(Step::writes).collect();
+        let mut reads: Vec<ValueId> = tail.iter().flat_map(Step::reads).collect();
+        reads.retain(|v| !made.contains(v));
+        reads.sort_unstable();
+        reads.dedup();
+        if !tail.iter().all(fits) || made.last() != Some(&graph.logits) {
+            return Err(not_at_end());
         }
-        made.extend(step.writes());
+        match *reads {
+            [head] => return Ok((first, head)),
+            // A product of an adapter's pair also reads results of earlier products.
+            _ if !graph.adapters.is_empty() => {}
+            _ => break,
+        }
     }
-    match made.last() {
-        Some(last) if *last == graph.logits => Ok((first, head)),
-        _ => Err(unsupported("logits", "they are not made by a projection at the end")),
-    }
+    Err(not_at_end())
 }
 
 /// Removes the adjustment and the two choices from the end of a program with logits.

@@ -169,6 +169,48 @@ impl Program {
         self.launches.iter().any(|l| l.args.contains(&Bind::Control(Control::Each)))
     }
 
+    /// If its rows may be tokens of several sequences: the multiple of rows at which the tokens of
+    /// a sequence may begin. `None` if a launch works on rows of several tokens together (experts
+    /// are grouped, the CPU computes a part), or keeps something for them that has no place of its
+    /// own for each row.
+    pub fn packs(&self) -> Option<u32> {
+        let whole = self.pauses.is_empty() && self.given.is_none() && !self.wants_each();
+        // A buffer of tiles has whole blocks of 256 rows; then each row has its share of the bytes.
+        if !whole
+            || !self.tokens.is_multiple_of(256)
+            || self.products.iter().any(|p| p.group.is_some())
+        {
+            return None;
+        }
+        let mut rows = 64;
+        for launch in &self.launches {
+            if launch.args.iter().any(|bind| matches!(bind, Bind::Meeting(_) | Bind::HostParts)) {
+                return None;
+            }
+            if !launch.is_of_a_sequence() {
+                continue;
+            }
+            for dim in launch.grid {
+                match dim {
+                    Dim::Is(_) => {}
+                    Dim::Tokens { per, .. } => rows = lcm(rows, per.max(1)),
+                    Dim::Fill { .. } | Dim::Gemm { .. } | Dim::Spread { .. } => return None,
+                }
+            }
+            let buffers = launch.args.iter().filter_map(|bind| match bind {
+                Bind::Buffer(id) => self.buffers.get(id.0 as usize),
+                _ => None,
+            });
+            let tokens = u64::from(self.tokens);
+            if launch.cooperative
+                || buffers.into_iter().any(|b| b.zeroed || !b.bytes.is_multiple_of(tokens))
+            {
+                return None;
+            }
+        }
+        (rows <= self.tokens).then_some(rows)
+    }
+
     /// The values that launches are evaluated with on a device of `units` compute units.
     ///
     /// # Errors
@@ -186,6 +228,29 @@ impl Program {
             .map(|p| p.launch(target, tokens, units))
             .collect::<Result<_, _>>()?;
         Ok(LaunchParams { units, tokens, choice, products })
+    }
+}
+
+fn lcm(a: u32, b: u32) -> u32 {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x.max(1) * b
+}
+
+impl Launch {
+    /// Whether it reads or writes something that belongs to one sequence: its token ids, its
+    /// position, its keys and values.
+    pub fn is_of_a_sequence(&self) -> bool {
+        self.args.iter().any(|bind| {
+            matches!(
+                bind,
+                Bind::Keys(_)
+                    | Bind::Values(_)
+                    | Bind::Control(Control::Tokens | Control::Position | Control::Pages)
+            )
+        })
     }
 }
 

@@ -246,7 +246,7 @@ mod tests {
     use kjit_graph::spread;
 
     #[test]
-    fn streamed_layers_are_spread_and_as_many_as_asked_for() {
+    fn streamed_layers_are_evenly_spread() {
         for n in 1..90 {
             for k in 0..=n {
                 let which: Vec<usize> = (0..n).filter(|&i| spread(i, n, k)).collect();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layers_tensors_are_known_by_their_names() {
+    fn layer_number_is_parsed_from_tensor_name() {
         assert_eq!(layer("blk.17.ffn_down.weight"), Some(17));
         assert_eq!(layer("output.weight"), None);
         assert_eq!(layer("blk.x.weight"), None);

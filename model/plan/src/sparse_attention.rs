@@ -97,7 +97,7 @@ mod tests {
     use super::together;
 
     #[test]
-    fn scores_are_of_all_tokens_where_they_are_few_and_of_some_in_a_long_context() {
+    fn indexer_scores_are_chunked_for_long_contexts() {
         assert_eq!(together(1, 1 << 20), 1);
         assert_eq!(together(512, 4096), 512);
         assert_eq!(together(512, 163_840), 102);

@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_without_the_secret_and_an_unknown_name_is_no_address() {
+    fn secret_is_required_and_unresolvable_host_is_refused() {
         // A name without an address does not mean all addresses.
         for rank in [0, 1] {
             let why =
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_meet_in_spite_of_strangers() {
+    fn ranks_connect_despite_foreign_connections() {
         let port = port();
         std::thread::scope(|scope| {
             let zero = scope.spawn(|| meets(&ranks(0, 3, port, "30"), "same"));
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_line_does_not_hold_the_first_rank() {
+    fn slow_connection_does_not_block_rank_zero() {
         let port = port();
         std::thread::scope(|scope| {
             let start = Instant::now();
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_one_number_and_other_words_end_the_meeting_for_all() {
+    fn duplicate_rank_or_different_arguments_abort_all_ranks() {
         let port = port();
         let all = |who: &[(usize, &'static str)]| {
             std::thread::scope(|scope| {

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn each_launchers_variables_are_read() {
+    fn variables_of_each_launcher_are_read() {
         let plain =
             of(&[("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "99")])
                 .unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_cannot_be_is_named() {
+    fn missing_or_invalid_rank_variables_are_named() {
         for (variables, says) in [
             (&[][..], "none says which"),
             (&[("RANK", "1")], "none says which"),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_list_of_hosts_is_found() {
+    fn first_host_of_a_slurm_list_is_parsed() {
         for (list, first) in [
             ("a", "a"),
             ("a1,b2", "a1"),

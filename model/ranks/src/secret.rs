@@ -169,7 +169,7 @@ mod tests {
 
     /// Test cases 1, 2 and 6 of RFC 4231.
     #[test]
-    fn the_code_is_that_of_the_standard() {
+    fn hmac_matches_rfc_4231() {
         for (key, message, want) in [
             (
                 vec![0x0b; 20],
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_one_of_this_connection_this_part_and_these_words() {
+    fn proof_is_bound_to_connection_role_and_words() {
         let secret = Secret::of(Some("sixteen letters!".to_owned())).unwrap();
         let drawn = Nonces { theirs: draw().unwrap(), first: draw().unwrap() };
         let proof = secret.proof("a", &drawn, "words");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_at_the_other_end_is_known() {
+    fn user_of_tcp_peer_is_found() {
         for at in ["127.0.0.1:0", "[::1]:0"] {
             // The machine may lack IPv6.
             let Ok(listener) = TcpListener::bind(at) else { continue };

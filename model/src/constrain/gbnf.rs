@@ -278,7 +278,7 @@ mod tests {
     use super::lark_of_gbnf;
 
     #[test]
-    fn rules_classes_and_repetitions_are_translated() {
+    fn gbnf_rules_classes_and_repetitions_are_translated() {
         let gbnf = "# a comment\nroot  ::= (\"yes\" | no-Way) [a-z0-9_\\-]+ .{2,3} \"\\\"\\n\"?\n\
             no-Way ::= \"no\" |\n  [^\\x41-C] ( \"x\"\n  \"y\" )*  # another\n";
         let want = "start: r_root\n\
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn gbnf_errors_are_named_with_position() {
         for (gbnf, why) in [
             ("", "there is no rule 'root', with which a text begins"),
             ("root ::= a", "the rule 'a' is used and not defined"),

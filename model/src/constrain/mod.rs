@@ -14,7 +14,7 @@ pub use schema::Unenforced;
 
 use crate::elide::elide;
 use crate::sample::TokenMask;
-use crate::serve::Constraint;
+use crate::serve::{Constraint, Interrupt};
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
@@ -172,7 +172,7 @@ impl Grammars {
         // The library processes chains of rules or references by recursion.
         let stack = STACK + STACK_A_BYTE * bytes;
         let matcher = std::thread::scope(|scope| {
-            let make = || Matcher::new(self.factory.create_parser(grammar));
+            let make = || Matcher::new(self.factory.create_parser(grammar)).into_cancellable();
             let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(stack);
             let made = thread
                 .spawn_scoped(scope, make)
@@ -276,5 +276,10 @@ impl Constraint for Grammar {
             Some(why) => Err(one_line(&why)),
             None => Ok(self.matcher.is_stopped()),
         }
+    }
+
+    fn interrupt(&self) -> Option<Interrupt> {
+        let handle = self.matcher.cancellation_handle()?;
+        Some(Arc::new(move || handle.cancel()))
     }
 }

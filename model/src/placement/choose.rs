@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_gets_as_few_layers_as_can_be() {
+    fn cpu_gets_the_fewest_possible_layers() {
         let need = LayerNeed { weights: 10, state: 0 };
         let room = |bytes| DeviceMemory { label: "rocm:0".into(), bytes };
         assert_eq!(fewest(&[need; 8], &[room(80)]), Ok(0));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn one_device_has_no_stages_and_several_have_the_cpu_first() {
+    fn stages_exist_only_for_several_devices_cpu_first() {
         let plain = OpenOptions::default;
         let host = |n| OpenOptions { host_layers: Some(n), ..plain() };
         assert_eq!(wanted("cuda:1", plain()).unwrap(), None);

@@ -13,6 +13,19 @@ use crate::sample::Sampler;
 use crate::session::{SequenceId, Session, SessionError};
 use std::collections::HashMap;
 
+/// Adds an empty sequence with the request's adapters.
+pub(super) fn add(session: &mut Session, job: &ActiveRequest) -> Result<SequenceId, SessionError> {
+    let id = session.add(job.sampling.clone())?;
+    let Some(scales) = &job.adapters else { return Ok(id) };
+    match session.set_adapters(id, scales) {
+        Ok(()) => Ok(id),
+        Err(error) => {
+            session.remove(id)?;
+            Err(error)
+        }
+    }
+}
+
 impl Worker {
     /// Admits waiting requests while there are free slots and space for their tokens.
     pub fn admit(&mut self) {
@@ -127,7 +140,7 @@ impl Worker {
                 if full && let Some(oldest) = self.kept.oldest(None) {
                     session.remove(oldest)?;
                 }
-                (session.add(job.sampling.clone())?, 0)
+                (add(session, job)?, 0)
             }
         };
         self.take_sampler(job, id)?;

@@ -43,7 +43,7 @@ mod tests {
     use super::compose;
 
     #[test]
-    fn tokens_of_answers_always_go_and_prompts_share_what_is_left() {
+    fn decoding_always_runs_and_prompts_share_the_budget() {
         assert_eq!(compose(&[1, 1, 1], 2, 1), [1, 1, 1]);
         assert_eq!(compose(&[1, 500, 1], 64, 1), [1, 64, 1]);
         // The oldest prompt gets half of the budget, the shortest finishes first, the oldest gets

@@ -102,7 +102,7 @@ mod tests {
     use super::own_border;
 
     #[test]
-    fn a_prompt_that_a_step_takes_whole_is_no_piece_more_for_a_copy() {
+    fn single_step_prompt_is_not_split_for_a_checkpoint() {
         // A prompt of 512 tokens has 511 that may be found in the prefix cache.
         assert_eq!(
             [511, 512, 513, 2047].map(|tokens| own_border(tokens, 512)),

@@ -21,8 +21,9 @@ impl Worker {
         let Some(session) = self.session.as_mut().filter(|s| s.gpu().is_some()) else {
             return false;
         };
-        let alone =
-            |r: &Running| r.rest().len() == 1 && r.job.logprobs.is_none() && !r.job.constrained;
+        let alone = |r: &Running| {
+            r.rest().len() == 1 && r.job.logprobs.is_none() && r.job.constraint.is_none()
+        };
         let mut plain =
             |r: &Running| session.sampler(r.id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s));
         self.held_tokens == usize::MAX

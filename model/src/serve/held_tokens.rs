@@ -32,7 +32,7 @@ mod tests {
     use super::{PageCount, held};
 
     #[test]
-    fn what_lies_in_a_page_of_several_is_counted_once() {
+    fn shared_page_is_counted_once() {
         const PAGE: usize = PageCount::POSITIONS;
         assert_eq!(held(4, [(&[2, 0][..], PAGE + 7)].into_iter(), std::iter::empty()), PAGE + 7);
         // A page shared by three sequences and the cache, and the other pages of the sequences. One

@@ -18,12 +18,14 @@
 mod admit;
 mod batching;
 mod checkpoints;
+mod constrained;
 mod deliver_tokens;
 mod device_decode;
 mod held_tokens;
 mod host_sampling;
 mod masks;
 mod memory;
+mod pace;
 mod paged;
 mod prefixes;
 mod request;
@@ -37,8 +39,8 @@ mod waiting;
 mod worker;
 
 pub use request::{
-    Alternative, Constraint, Event, EventSink, Failure, Logprobs, Owner, Reason, Refused, Request,
-    Stop, Usage,
+    Alternative, Constraint, Event, EventSink, Failure, Interrupt, Logprobs, Owner, Reason,
+    Refused, Request, Stop, Usage,
 };
 pub use scheduler::{Answer, Scheduler};
 pub use shared::SchedulerOptions;

@@ -1,6 +1,7 @@
 //! The scheduler with shared pages. Prefixes are kept in a tree of pages, and admission and
 //! preemption count pages.
 
+use super::admit::add;
 use super::prefixes::{CachedPrefix, Prefixes};
 use super::request::Owner;
 use super::retained::{WORTH, common};
@@ -60,7 +61,7 @@ impl Worker {
             // Running sequences are at other positions. Their saved states are in the tree.
             let begun = self.prefixes.find_copy(job.owner, asked);
             self.prefixes.touch_copy(job.owner, asked);
-            let id = session.add(job.sampling.clone())?;
+            let id = add(session, job)?;
             let Some(CachedPrefix { pages, len, copy }) = begun else { return Ok((id, 0)) };
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, Some(copy))?;
             return Ok((id, len));
@@ -78,7 +79,7 @@ impl Worker {
             return Ok((id, session.len(id)?));
         }
         self.prefixes.touch(job.owner, asked);
-        let id = session.add(job.sampling.clone())?;
+        let id = add(session, job)?;
         if len > 0 {
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, None)?;
         }

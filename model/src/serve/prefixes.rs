@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_share_the_pages_of_their_beginning_and_the_longest_unused_end_goes_first() {
+    fn prompts_share_prefix_pages_and_lru_leaf_is_evicted() {
         let mut tree = Prefixes::default();
         let one = text(1, 2 * PAGE + 20);
         assert_eq!(
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_begins_at_the_last_copy_on_its_way_and_the_longest_unused_one_is_taken_for_another() {
+    fn prompt_starts_at_last_state_and_slots_are_lru() {
         let mut tree = Prefixes::default();
         let one = text(1, 2 * PAGE + 20);
         assert_eq!(
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_with_few_tokens_of_its_page_is_found_and_counts_as_used_when_it_is() {
+    fn state_in_partial_page_is_found_and_marked_used() {
         let mut tree = Prefixes::default();
         let copied = |tree: &mut Prefixes, seed, len, page| {
             let text = text(seed, len);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_finds_what_another_entered() {
+    fn owners_do_not_share_prefixes() {
         let (mut tree, other) = (Prefixes::default(), Owner([7; 32]));
         let one = text(1, PAGE + 40);
         tree.enter(ME, &one, &[10, 11]);

@@ -2,7 +2,9 @@
 
 use crate::NonExhaustive;
 use crate::sample::{SampleOptions, TokenMask};
+use sha2::{Digest, Sha256};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Receives the events of a request. It runs on the scheduler's thread, so it must not block.
@@ -23,13 +25,33 @@ pub trait Constraint: Send {
     /// # Errors
     /// See [`Constraint::allowed`].
     fn accept(&mut self, token: u32) -> Result<bool, String>;
+
+    /// A function that stops `allowed` and `accept` from another thread: they then return an error
+    /// soon. `None`: they are always quick.
+    fn interrupt(&self) -> Option<Interrupt> {
+        None
+    }
 }
+
+/// Stops a [`Constraint`] for good.
+pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
 
 /// The owner of cached texts. A request reuses only texts of its own owner. All requests without an
 /// owner share the default owner. The owner is usually a digest of an API key: it is compared and
 /// never printed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner(pub [u8; 32]);
+
+impl Owner {
+    /// The owner of texts that were computed with these scales of adapters. It differs from this
+    /// owner and from those of other scales.
+    #[must_use]
+    pub fn with_adapters(self, scales: &[f32]) -> Owner {
+        let mut digest = Sha256::new().chain_update(b"adapters").chain_update(self.0);
+        scales.iter().for_each(|scale| digest.update(scale.to_bits().to_le_bytes()));
+        Owner(digest.finalize().into())
+    }
+}
 
 impl std::fmt::Debug for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -71,6 +93,9 @@ pub struct Request {
     /// The owner of the text. Only requests of the same owner reuse it, wait for it, or can find
     /// out from response times that it was cached.
     pub owner: Owner,
+    /// The scale of each adapter that the model was opened with; `None`: the scales that the
+    /// adapters were opened with. Cached prefixes are shared only among requests of equal scales.
+    pub adapters: Option<Vec<f32>>,
     /// Receives the events.
     pub sink: EventSink,
     #[doc(hidden)]
@@ -90,6 +115,7 @@ impl Request {
             lookup: false,
             client: None,
             owner: Owner::default(),
+            adapters: None,
             sink,
             _more: NonExhaustive::default(),
         }
@@ -234,6 +260,14 @@ pub enum Refused {
     NoEncoder {
         /// `general.architecture`.
         arch: String,
+    },
+    /// Another number of scales than the model has adapters.
+    #[error("{given} scales were given, the model has {adapters} adapters")]
+    Adapters {
+        /// Number of scales.
+        given: usize,
+        /// Number of adapters.
+        adapters: usize,
     },
     /// The scheduler is stopping.
     #[error("the server is stopping")]

@@ -1,8 +1,7 @@
 //! A running request: its tokens, sampling, drafts, and the events passed to its sink.
 
-use super::request::{
-    Constraint, Event, EventSink, Failure, Logprobs, Owner, Reason, Request, Stop, Usage,
-};
+use super::constrained::Constrained;
+use super::request::{Event, EventSink, Failure, Logprobs, Owner, Reason, Request, Stop, Usage};
 use crate::prompt_lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::SequenceId;
@@ -23,13 +22,13 @@ pub(super) struct ActiveRequest {
     /// The sampler of the request when it was preempted.
     pub sampler: Option<Sampler>,
     pub stop_ids: Vec<u32>,
-    /// `None` also while the thread for masks has the constraint.
-    pub constraint: Option<Box<dyn Constraint>>,
-    pub constrained: bool,
+    pub constraint: Option<Constrained>,
     pub logprobs: Option<usize>,
     pub lookup: bool,
     pub client: Option<String>,
+    /// The owner of the text. It includes the scales of adapters.
     pub owner: Owner,
+    pub adapters: Option<Vec<f32>>,
     pub usage: Usage,
     pub submitted: Instant,
     /// Time of the last token.
@@ -50,7 +49,13 @@ pub(super) enum End {
 }
 
 impl ActiveRequest {
-    pub fn new(request: Request, end_ids: &[u32], cancelled: Arc<AtomicBool>) -> ActiveRequest {
+    /// `longest`: maximum time of a constraint for one token.
+    pub fn new(
+        request: Request,
+        end_ids: &[u32],
+        longest: Duration,
+        cancelled: Arc<AtomicBool>,
+    ) -> ActiveRequest {
         let prompt = request.tokens.len();
         ActiveRequest {
             tokens: request.tokens,
@@ -63,12 +68,15 @@ impl ActiveRequest {
                 Stop::Ids(ids) => ids,
                 Stop::Never => vec![],
             },
-            constrained: request.constraint.is_some(),
-            constraint: request.constraint,
+            constraint: request.constraint.map(|c| Constrained::new(c, longest)),
             logprobs: request.logprobs,
             lookup: request.lookup,
             client: request.client,
-            owner: request.owner,
+            owner: match &request.adapters {
+                Some(scales) => request.owner.with_adapters(scales),
+                None => request.owner,
+            },
+            adapters: request.adapters,
             usage: Usage { prompt_tokens: prompt, ..Usage::default() },
             submitted: Instant::now(),
             last_token: None,
@@ -96,7 +104,8 @@ impl ActiveRequest {
     }
 
     /// Adds a token of the answer and passes it to the sink. Returns the time since the last token,
-    /// and the end if the answer ends here. `full`: no further token can be fed.
+    /// and the end if the answer ends here. `full`: no further token can be fed. With a constraint,
+    /// the end may come later: [`Worker::follow_constraints`](super::worker::Worker).
     pub fn token(
         &mut self,
         id: u32,
@@ -108,17 +117,9 @@ impl ActiveRequest {
         self.tokens.push(id);
         self.usage.generated_tokens += 1;
         self.usage.first_token.get_or_insert(took);
-        let accepted = self.constraint.as_mut().map(|c| guarded(|| c.accept(id)));
-        let complete = match accepted {
-            None | Some(Ok(Ok(false))) => false,
-            Some(Ok(Ok(true))) => true,
-            Some(Ok(Err(why))) => return (took, Some(End::Failed(Failure::Constraint(why)))),
-            Some(Err(failure)) => return (took, Some(End::Failed(failure))),
-        };
         let end = match self.give(Event::Token { id, logprobs }) {
             Err(failure) => Some(End::Failed(failure)),
             Ok(_) if self.stop_ids.contains(&id) => Some(End::Done(Reason::Stop)),
-            Ok(_) if complete => Some(End::Done(Reason::Constraint)),
             Ok(ControlFlow::Break(())) => Some(End::Done(Reason::Ended)),
             Ok(_) if self.usage.generated_tokens >= self.max_tokens => {
                 Some(End::Done(Reason::Length))
@@ -126,7 +127,19 @@ impl ActiveRequest {
             Ok(_) if full => Some(End::Done(Reason::ContextFull)),
             Ok(_) => None,
         };
-        (took, end)
+        let Some(constraint) = &mut self.constraint else { return (took, end) };
+        match end {
+            // The answer is complete if its constraint is complete at its last token.
+            Some(End::Done(reason @ (Reason::Length | Reason::ContextFull))) => {
+                constraint.accept(id, Some(reason));
+                (took, None)
+            }
+            None => {
+                constraint.accept(id, None);
+                (took, None)
+            }
+            end => (took, end),
+        }
     }
 
     /// Passes the end to the sink.
@@ -180,6 +193,8 @@ pub(super) struct Running {
     /// Positions at which the recurrent states are saved.
     pub borders: Vec<usize>,
     pub job: ActiveRequest,
+    /// The logits after the last token, which wait for the mask of a constraint.
+    pub row: Option<Vec<f32>>,
     /// The n-gram index of the text.
     pub lookup: Lookup,
     /// A draft that is only compared, and the number of its tokens that were chosen so far.
@@ -188,13 +203,22 @@ pub(super) struct Running {
 
 impl Running {
     pub fn new(id: SequenceId, fed: usize, job: ActiveRequest) -> Running {
-        Running { id, fed, borders: vec![], job, lookup: Lookup::default(), dry: (vec![], 0) }
+        Running {
+            id,
+            fed,
+            borders: vec![],
+            job,
+            row: None,
+            lookup: Lookup::default(),
+            dry: (vec![], 0),
+        }
     }
 
     /// Drafts the next tokens if the request allows drafts, within the limits of the answer and the
     /// context.
     pub fn draft(&mut self, context: usize) -> Vec<u32> {
-        if !self.job.lookup || self.job.constrained || self.job.usage.generated_tokens == 0 {
+        if !self.job.lookup || self.job.constraint.is_some() || self.job.usage.generated_tokens == 0
+        {
             return vec![];
         }
         // The last token of the answer is not drafted.
@@ -223,8 +247,12 @@ impl Running {
         self.dry.0.clear();
     }
 
-    /// Tokens that are not in the sequence yet: at least the last one.
+    /// Tokens that are not in the sequence yet: at least the last one, or none while the sequence
+    /// waits for its constraint.
     pub fn rest(&self) -> &[u32] {
+        if self.job.constraint.as_ref().is_some_and(Constrained::is_ending) {
+            return &[];
+        }
         self.job.tokens.get(self.fed..).unwrap_or_default()
     }
 }

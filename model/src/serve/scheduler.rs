@@ -58,6 +58,7 @@ impl Scheduler {
             gone: false,
             facts,
             usual: 1.0,
+            longest_mask: options.longest_mask,
             status,
         };
         let shared = Arc::new(Shared {
@@ -89,8 +90,17 @@ impl Scheduler {
         if let Some(asked) = request.logprobs.filter(|n| *n > MOST_LOGPROBS) {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
+        let given = request.adapters.as_ref().map(Vec::len);
+        if let Some(given) = given.filter(|given| *given != facts.adapters) {
+            return Err(Refused::Adapters { given, adapters: facts.adapters });
+        }
         room(&mut inner, 0)?;
-        let job = ActiveRequest::new(request, &inner.facts.end_ids, Arc::clone(&cancelled));
+        let job = ActiveRequest::new(
+            request,
+            &inner.facts.end_ids,
+            inner.longest_mask,
+            Arc::clone(&cancelled),
+        );
         inner.waiting.push(job);
         inner.status.taken += 1;
         drop(inner);

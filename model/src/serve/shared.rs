@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The usual limit of the time between two tokens of an answer.
+const LATENCY_TARGET: Duration = Duration::from_millis(50);
+
 /// Options of a [`Scheduler`](super::Scheduler).
 pub struct SchedulerOptions {
     /// Maximum number of waiting requests. Requests that are being answered are not counted.
@@ -19,6 +22,9 @@ pub struct SchedulerOptions {
     /// gets one token in any case; the rest is for prompts. A larger budget speeds up prompts and
     /// delays every answer.
     pub token_budget: Option<usize>,
+    /// Without a `token_budget` on a GPU: prompts get as many tokens of a step as keep the time
+    /// between two tokens of an answer below this, but at least 512.
+    pub latency_target: Duration,
     /// Maximum number of tokens in all sequences, at least one context; `None`: all slots full. It
     /// limits memory on the CPU, where sequences allocate while they grow. When it is reached, the
     /// newest sequence is preempted and recomputed later.
@@ -26,6 +32,9 @@ pub struct SchedulerOptions {
     /// Whether ended sequences are retained for prompts with the same prefix, while there is
     /// memory.
     pub reuse: bool,
+    /// Maximum time of a request's constraint for one token. A request whose constraint takes
+    /// longer fails; other requests do not wait for it.
+    pub longest_mask: Duration,
     /// Reopens the session after a fault. `None`: the scheduler ends after a fault.
     pub reopen: Option<Reopen>,
     #[doc(hidden)]
@@ -37,8 +46,10 @@ impl Default for SchedulerOptions {
         SchedulerOptions {
             max_queue: 256,
             token_budget: None,
+            latency_target: LATENCY_TARGET,
             held_tokens: None,
             reuse: true,
+            longest_mask: Duration::from_secs(10),
             reopen: None,
             _more: NonExhaustive::default(),
         }
@@ -57,7 +68,7 @@ pub(super) struct Embed {
 /// State shared by handles and worker. The lock is held only for short accesses.
 pub(super) struct Shared {
     pub(super) inner: Mutex<Inner>,
-    /// Wakes the worker because of a request, a cancellation, or a stop.
+    /// Wakes the worker because of a request, a cancellation, a mask, or a stop.
     pub(super) wake: Condvar,
     /// Signals that the worker has ended.
     pub(super) gone: Condvar,
@@ -71,6 +82,8 @@ pub(super) struct Shared {
 pub(super) struct Facts {
     pub arch: String,
     pub encoder: bool,
+    /// Number of adapters.
+    pub adapters: usize,
     pub context: usize,
     pub n_vocab: usize,
     pub slots: usize,
@@ -93,6 +106,8 @@ pub(super) struct Inner {
     pub facts: Facts,
     /// Mean seconds from start to end of recent requests.
     pub usual: f64,
+    /// Maximum time of a constraint for one token.
+    pub longest_mask: Duration,
     pub status: Status,
 }
 
@@ -118,9 +133,9 @@ impl Shared {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// Clears the flag. The worker calls this with the lock held.
-    pub fn heard(&self) {
-        self.news.store(false, Ordering::Relaxed);
+    /// Clears the flag and returns it. The worker calls this with the lock held.
+    pub fn heard(&self) -> bool {
+        self.news.swap(false, Ordering::Relaxed)
     }
 
     /// Publishes the worker's status.

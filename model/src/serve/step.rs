@@ -1,19 +1,19 @@
 //! A step of the scheduler: composes it, runs it, and passes its results to the requests.
 
 use super::batching::compose;
+use super::constrained::{Constrained, lost_constraint, patience};
 use super::deliver_tokens::hand_out;
 use super::device_decode::FEW;
 use super::host_sampling::choose;
-use super::masks::{Mask, Masks};
 use super::request::{Failure, Refused};
 use super::running::{ActiveRequest, End, Running, guarded};
 use super::worker::Worker;
 use crate::sample::TokenMask;
 use crate::session::{SequenceId, Session, SessionError, StepOutput, Want, Work};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Maximum number of prompt tokens in a step on a GPU while answers run: about 20 ms for an 8B
-/// model on an H200.
+/// Prompt tokens in a step on a GPU while answers run, before times are known: about 20 ms for an
+/// 8B model on an H200.
 pub(super) const BUDGET_ON_GPU: usize = 512;
 /// Maximum number of prompt tokens in a step on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
@@ -44,6 +44,7 @@ impl Worker {
 
     /// Like [`Worker::step`], but without running ahead: one token of each answer.
     pub(super) fn step_together(&mut self) -> Option<Refused> {
+        let went_on = self.follow_constraints();
         let mut take = self.compose();
         if self.held_tokens < usize::MAX {
             self.make_room(take.iter().sum());
@@ -55,12 +56,17 @@ impl Worker {
         let beside_ahead = self.are_few_and_plain();
         let drafts = self.drafts(beside_ahead);
         let parts = self.parts(&take, drafts);
-        self.ask_masks(&parts);
-        let constrained = |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constrained);
+        if parts.is_empty() {
+            // All sequences wait for masks, or for the pages of those that wait.
+            self.stuck = !went_on;
+            return None;
+        }
+        let constrained =
+            |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constraint.is_some());
         // If the session chooses, it needs the masks during the step. For sampling on the host they
         // can come with the logits.
         let late = parts.iter().any(|p| p.want == Want::Choose && constrained(p));
-        let Worker { session, running, masks, .. } = self;
+        let Worker { session, running, .. } = self;
         let session = session.as_mut()?;
         let ids: Vec<(usize, SequenceId)> =
             parts.iter().filter_map(|p| Some((p.at, running.get(p.at)?.id))).collect();
@@ -68,21 +74,32 @@ impl Worker {
         let work: Vec<Work<'_>> = with
             .map(|(&(_, sequence), p)| Work { sequence, tokens: &p.tokens, want: p.want })
             .collect();
-        let start = Instant::now();
-        let mut known: Option<Vec<(usize, Mask)>> = None;
+        let (start, usual) = (Instant::now(), self.step_time);
+        let mut waited = Duration::ZERO;
+        let mut known: Option<Vec<(SequenceId, Option<TokenMask>)>> = None;
         let mut ask = || {
-            let known = known.get_or_insert_with(|| answers(masks, running));
-            let id = |at: usize| ids.iter().find(|(place, _)| *place == at).map(|(_, id)| *id);
+            let asked = Instant::now();
+            let get = || masks(&ids, &parts, running, asked + patience(usual, true));
+            let known = known.get_or_insert_with(get).clone();
+            waited += asked.elapsed();
             known
-                .iter()
-                .filter_map(|(at, mask)| Some((id(*at)?, mask.as_ref().ok()?.clone())))
-                .collect()
         };
         let done = guarded(|| together_or_alone(session, &work, late.then_some(&mut ask)));
-        let took = start.elapsed();
+        let took = start.elapsed().saturating_sub(waited);
+        self.step_time = took;
+        let decodes = parts.iter().any(|p| p.want != Want::Nothing && p.tokens.len() == 1);
+        let prompts = parts.iter().filter(|p| p.tokens.len() > 1).map(|p| p.tokens.len()).sum();
+        if decodes {
+            self.pace.saw(prompts, took);
+        }
         self.seen.busy += took.as_secs_f64();
         self.seen.steps += 1;
-        let mut masks = known.unwrap_or_else(|| answers(&mut self.masks, &mut self.running));
+        let until = Instant::now() + patience(took, false);
+        for p in parts.iter().filter(|p| p.want != Want::Nothing) {
+            if let Some(c) = self.constraint(p.at) {
+                c.mask_by(until);
+            }
+        }
         let given = match done {
             Ok(Ok(given)) => given,
             Ok(Err(error)) => return self.fault(Failure::Device(error.to_string())),
@@ -91,9 +108,7 @@ impl Worker {
         let accepted_before = self.seen.accepted_tokens;
         let mut ends: Vec<(usize, End)> = vec![];
         for (part, given) in parts.iter().zip(given) {
-            let mask =
-                masks.iter().position(|(at, _)| *at == part.at).map(|i| masks.swap_remove(i).1);
-            match self.enter(part, given, mask) {
+            match self.enter(part, given) {
                 Ok(None) => {}
                 Ok(Some(end)) => ends.push((part.at, end)),
                 Err(failure) => ends.push((part.at, End::Failed(failure))),
@@ -131,6 +146,7 @@ impl Worker {
     /// The number of tokens that the next step takes from each sequence.
     pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
+        let answers = rest.contains(&1);
         let session = self.session.as_ref();
         let aside = |s: &Session| {
             s.gpu()
@@ -148,9 +164,10 @@ impl Worker {
         let (usual, least) = match chunk {
             _ if on_cpu => (BUDGET_ON_CPU, 1),
             Some(chunk) => (chunk.max(BUDGET_ON_GPU), LEAST_ON_GPU),
+            None if answers => (self.pace.budget(), LEAST_ON_GPU),
             None => (BUDGET_ON_GPU, LEAST_ON_GPU),
         };
-        let alone = if rest.contains(&1) { 1 } else { ALONE };
+        let alone = if answers { 1 } else { ALONE };
         let mut take = compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least);
         // A piece ends at the next position whose state is saved.
         for (r, n) in self.running.iter().zip(&mut take) {
@@ -198,27 +215,16 @@ impl Worker {
         parts
     }
 
-    /// Sends the constraints of sequences that will choose a token to the mask thread.
-    fn ask_masks(&mut self, parts: &[Part]) {
-        for p in parts.iter().filter(|p| p.want != Want::Nothing) {
-            let Some(r) = self.running.get_mut(p.at).filter(|r| r.job.constraint.is_some()) else {
-                continue;
-            };
-            if self.masks.is_none() {
-                self.masks = Masks::new();
-            }
-            if let (Some(masks), Some(constraint)) = (&mut self.masks, r.job.constraint.take()) {
-                masks.ask(p.at, constraint);
-            }
-        }
+    fn constraint(&mut self, at: usize) -> Option<&mut Constrained> {
+        self.running.get_mut(at)?.job.constraint.as_mut()
     }
 
-    /// Adds the result of a step to a sequence. Returns the end, if the answer ends here.
+    /// Adds the result of a step to a sequence. Returns the end, if the answer ends here. If the
+    /// mask of its constraint is not known yet, the row of logits is kept.
     fn enter(
         &mut self,
         part: &Part,
         given: Result<StepOutput, SessionError>,
-        mask: Option<Mask>,
     ) -> Result<Option<End>, Failure> {
         let refused = |e: SessionError| Failure::Request(e.to_string());
         // The step failed because of another sequence, and there were no free pages to recompute
@@ -254,10 +260,11 @@ impl Worker {
         let row = match given {
             StepOutput::Nothing => return Ok(None),
             StepOutput::Token(id) => {
-                match mask {
-                    Some(mask) => drop(mask?),
-                    None if r.job.constrained => return Err(lost_constraint()),
-                    None => {}
+                // The device applied the mask.
+                if let Some(c) = &mut r.job.constraint
+                    && c.take_mask().is_none()
+                {
+                    return Err(lost_constraint());
                 }
                 let full = r.fed >= context;
                 return Ok(hand_out(&mut self.seen, r, id, None, full));
@@ -265,11 +272,15 @@ impl Worker {
             StepOutput::Tokens(ids) => return self.enter_drafted(part, &ids),
             StepOutput::Logits(rows) => rows,
         };
-        let mut mask: Option<TokenMask> = match (mask, r.job.constrained) {
-            (Some(mask), _) => Some(mask?),
-            (None, true) => return Err(lost_constraint()),
-            (None, false) => None,
-        };
+        let mut mask = None;
+        if let Some(c) = &mut r.job.constraint {
+            mask = c.take_mask();
+            if mask.is_none() {
+                // One row: an answer with a constraint has no drafts.
+                r.row = Some(row);
+                return Ok(None);
+            }
+        }
         self.seen.drafted_tokens += part.drafted as u64;
         r.job.usage.drafted_tokens += part.drafted;
         let drafts = part.tokens.get(n..).unwrap_or_default();
@@ -322,35 +333,38 @@ impl Worker {
     }
 }
 
-/// Waits for the masks, and returns each request its constraint.
-fn answers(masks: &mut Option<Masks>, running: &mut [Running]) -> Vec<(usize, Mask)> {
-    let Some(masks) = masks else { return vec![] };
+/// The masks of sequences whose tokens the device chooses. Waits for them until `until`. `None`: the
+/// mask is not known yet.
+fn masks(
+    ids: &[(usize, SequenceId)],
+    parts: &[Part],
+    running: &mut [Running],
+    until: Instant,
+) -> Vec<(SequenceId, Option<TokenMask>)> {
     let mut all = vec![];
-    for (at, constraint, mask) in masks.answers() {
-        if let Some(r) = running.get_mut(at) {
-            r.job.constraint = Some(constraint);
+    for (&(at, id), _) in ids.iter().zip(parts).filter(|(_, p)| p.want == Want::Choose) {
+        if let Some(c) = running.get_mut(at).and_then(|r| r.job.constraint.as_mut()) {
+            all.push((id, c.mask_by(until).cloned()));
         }
-        all.push((at, mask));
     }
     all
-}
-
-fn lost_constraint() -> Failure {
-    Failure::Panic("a constraint was lost".to_owned())
 }
 
 /// Whether the host chooses a token from a row of logits. A GPU applies the mask and chooses. On
 /// the CPU the row is in host memory anyway, and it is computed at the same time as the mask.
 fn chosen_here(job: &ActiveRequest, on_gpu: bool) -> bool {
-    job.logprobs.is_some() || job.constrained && !on_gpu
+    job.logprobs.is_some() || job.constraint.is_some() && !on_gpu
 }
+
+/// Returns masks while a step is computed.
+type LateMasks<'a> = &'a mut dyn FnMut() -> Vec<(SequenceId, Option<TokenMask>)>;
 
 /// Runs one step. If it fails, runs a step for each sequence, so that only the faulty one fails. An
 /// error means that the device is lost.
 fn together_or_alone(
     session: &mut Session,
     work: &[Work<'_>],
-    mut masks: Option<&mut dyn FnMut() -> Vec<(SequenceId, TokenMask)>>,
+    mut masks: Option<LateMasks<'_>>,
 ) -> Result<Vec<Result<StepOutput, SessionError>>, SessionError> {
     let mut step = |work: &[Work<'_>]| match &mut masks {
         Some(masks) => session.step_masked(work, masks),

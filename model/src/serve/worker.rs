@@ -4,6 +4,7 @@
 use super::Reopen;
 use super::held_tokens::held;
 use super::masks::Masks;
+use super::pace::Pace;
 use super::prefixes::Prefixes;
 use super::request::{Failure, Reason, Refused};
 use super::retained::RetainedSequences;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum time that an idle turn waits.
 const IDLE: Duration = Duration::from_secs(1);
+/// Maximum time that a turn waits while all sequences wait for their constraints.
+const STUCK: Duration = Duration::from_millis(100);
 
 /// The facts about this session's model.
 pub(super) fn facts(session: &Session) -> Facts {
@@ -24,6 +27,7 @@ pub(super) fn facts(session: &Session) -> Facts {
     Facts {
         arch: graph.arch.clone(),
         encoder: graph.pooling.is_some(),
+        adapters: graph.adapters.len(),
         context: session.context(),
         n_vocab: session.n_vocab(),
         slots: session.sequences(),
@@ -42,8 +46,12 @@ pub(super) struct Worker {
     pub kept: RetainedSequences,
     /// The prefix cache (with pages).
     pub prefixes: Prefixes,
-    /// The thread for masks; `None` until a request has a constraint.
+    /// The threads for constraints; `None` until a request has one.
     pub masks: Option<Masks>,
+    /// Whether all running sequences wait for their constraints.
+    pub stuck: bool,
+    /// Time of the last step, without waits for masks.
+    pub step_time: Duration,
     /// Whether drafts are faster than plain steps.
     pub pays: DraftPolicy,
     /// Whether drafts are faster than a device that runs ahead.
@@ -57,6 +65,8 @@ pub(super) struct Worker {
     /// Number of tokens of the step that last lacked memory.
     pub lacked: usize,
     pub budget: Option<usize>,
+    /// Chooses the budget on a GPU by the times of steps, where none is given.
+    pub pace: Pace,
     pub held_tokens: usize,
     pub reuse: bool,
     /// The status to publish.
@@ -76,6 +86,8 @@ impl Worker {
             kept: RetainedSequences::default(),
             prefixes: Prefixes::default(),
             masks: None,
+            stuck: false,
+            step_time: Duration::from_millis(20),
             pays: DraftPolicy::default(),
             pays_ahead: DraftPolicy::default(),
             drafted: false,
@@ -83,6 +95,7 @@ impl Worker {
             lacks: false,
             lacked: 0,
             budget: options.token_budget,
+            pace: Pace::new(options.latency_target),
             held_tokens: options.held_tokens.unwrap_or(usize::MAX),
             reuse: options.reuse,
             seen,
@@ -133,22 +146,23 @@ impl Worker {
                 if inner.stop.is_some_and(|until| Instant::now() >= until) {
                     return Some(Refused::Stopping);
                 }
-                self.shared.heard();
+                let news = self.shared.heard();
+                let idle = match self.running.is_empty() {
+                    true => inner.waiting.len() == 0,
+                    false => self.stuck && !news,
+                };
                 let gone = inner.waiting.drain(ActiveRequest::is_cancelled);
                 let embed = inner.embeds.pop_front();
                 let renew = inner.renew.take();
-                if renew.is_some()
-                    || embed.is_some()
-                    || !gone.is_empty()
-                    || !self.running.is_empty()
-                    || inner.waiting.len() > 0
-                {
+                if renew.is_some() || embed.is_some() || !gone.is_empty() || !idle {
                     break (embed, gone, renew);
                 }
-                if inner.stop.is_some() {
+                if inner.stop.is_some() && self.running.is_empty() {
                     return Some(Refused::Stopping);
                 }
-                inner = self.shared.wait(inner, IDLE);
+                let most = if self.running.is_empty() { IDLE } else { STUCK };
+                inner = self.shared.wait(inner, most);
+                self.stuck = false;
                 if self.seen.state == State::Short {
                     break (None, vec![], None);
                 }
@@ -167,6 +181,7 @@ impl Worker {
             return Some(ended);
         }
         self.admit();
+        self.stuck = false;
         let lost = if self.running.is_empty() { None } else { self.step() };
         if self.seen.state == State::Short && self.running.is_empty() {
             self.try_memory();
@@ -207,7 +222,7 @@ impl Worker {
         self.session = None;
         self.kept.clear();
         self.prefixes.clear();
-        // The constraints in the thread for masks belong to failed requests.
+        // The constraints in these threads belong to failed requests.
         self.masks = None;
         self.seen.state = State::Reopening;
         for r in std::mem::take(&mut self.running) {

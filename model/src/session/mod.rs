@@ -10,8 +10,8 @@ mod open;
 mod pages;
 
 pub use crate::exec::{
-    DecodeControl, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, SessionError,
-    Split, StepOutput, Want, check_scores,
+    AdapterFile, DecodeControl, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe,
+    SessionError, Split, StepOutput, Want, check_scores,
 };
 
 use crate::exec::{MaskCallback, Runner, Task};
@@ -63,6 +63,8 @@ struct Sequence {
     serial: u64,
     len: usize,
     sampler: Sampler,
+    /// The factor of each adapter.
+    factors: Vec<f32>,
 }
 
 /// A model on a device, and the sequences in it.
@@ -175,6 +177,13 @@ impl Session {
         any.downcast_ref()
     }
 
+    /// Like [`Session::gpu`], but mutable: to switch the form of its tokens
+    /// ([`GpuRunner::set_form`]).
+    pub fn gpu_mut(&mut self) -> Option<&mut GpuRunner> {
+        let any: &mut dyn Any = &mut *self.runner;
+        any.downcast_mut()
+    }
+
     /// Whether [`Session::seat`] may add sequences.
     pub(crate) fn grows(&self) -> bool {
         self.runner.grows()
@@ -196,13 +205,38 @@ impl Session {
         let slot = free.ok_or(SessionError::Full { sequences })?;
         self.runner.add(slot)?;
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let factors = self.graph().adapter_factors();
         if let Some(place) = self.sequences.get_mut(slot) {
-            *place = Some(Sequence { serial, len: 0, sampler: Sampler::new(options) });
+            *place = Some(Sequence { serial, len: 0, sampler: Sampler::new(options), factors });
         }
         Ok(SequenceId { slot, serial })
     }
 
-    /// Adds a sequence that begins with the first `len` tokens of another. The state is copied,
+    /// Sets the scale of each adapter of the graph for an empty sequence. A new sequence has the
+    /// scales that the adapters were opened with.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`]; [`SessionError::Adapters`] if the sequence has tokens or the
+    /// number of scales is not that of the adapters; errors of the device.
+    pub fn set_adapters(&mut self, id: SequenceId, scales: &[f32]) -> Result<(), SessionError> {
+        let (len, adapters) = (self.sequence(id)?.len, &self.graph().adapters);
+        if len > 0 || scales.len() != adapters.len() {
+            return Err(SessionError::Adapters {
+                given: scales.len(),
+                adapters: adapters.len(),
+                tokens: len,
+            });
+        }
+        let factors: Vec<f32> = adapters.iter().zip(scales).map(|(a, s)| a.unit * s).collect();
+        self.runner.adapt(id.slot, &factors)?;
+        if let Some(Some(sequence)) = self.sequences.get_mut(id.slot) {
+            sequence.factors = factors;
+        }
+        Ok(())
+    }
+
+    /// Adds a sequence that begins with the first `len` tokens of another, with the same scales of
+    /// adapters. The state is copied,
     /// nothing is computed. [`Session::len`] is its number of tokens. It is less than `len` if the
     /// state of a layer cannot go back to that position; the caller feeds the missing tokens.
     ///
@@ -216,8 +250,14 @@ impl Session {
         options: SampleOptions,
     ) -> Result<SequenceId, SessionError> {
         let len = len.min(self.sequence(of)?.len);
+        let factors = self.sequence(of)?.factors.clone();
         let id = self.add(options)?;
-        match self.runner.copy(of.slot, id.slot, len) {
+        let copied = self
+            .runner
+            .adapt(id.slot, &factors)
+            .and_then(|()| self.runner.copy(of.slot, id.slot, len));
+        self.sequence_mut(id)?.factors = factors;
+        match copied {
             Ok(kept) => self.sequence_mut(id)?.len = kept,
             Err(error) => {
                 self.remove(id)?;
@@ -321,19 +361,23 @@ impl Session {
     }
 
     /// Like [`Session::step`], for masks that are not known yet. `masks` returns them after the
-    /// work before the choice was launched.
+    /// work before the choice was launched. `None`: the mask is still not known; for this sequence
+    /// [`Want::Choose`] returns the logits, as [`Want::Last`] does.
     ///
     /// # Errors
     /// See [`Session::step`].
     pub fn step_masked(
         &mut self,
         work: &[Work<'_>],
-        masks: &mut dyn FnMut() -> Vec<(SequenceId, TokenMask)>,
+        masks: &mut dyn FnMut() -> Vec<(SequenceId, Option<TokenMask>)>,
     ) -> Result<Vec<StepOutput>, SessionError> {
         let mut set = |tasks: &mut [Task<'_>]| {
             for (id, mask) in masks() {
-                if let Some(task) = tasks.iter_mut().find(|t| t.slot == id.slot) {
-                    task.sampler.set_mask(Some(mask));
+                let Some(task) = tasks.iter_mut().find(|t| t.slot == id.slot) else { continue };
+                match mask {
+                    Some(mask) => task.sampler.set_mask(Some(mask)),
+                    None if task.want == Want::Choose => task.want = Want::Last,
+                    None => {}
                 }
             }
         };

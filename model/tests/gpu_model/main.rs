@@ -99,7 +99,7 @@ fn worst_value(
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
+fn every_tapped_value_of_tiny_models_matches_the_host() {
     let engine = engine();
     let device = device(&engine);
     let mut failed = vec![];
@@ -173,7 +173,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 /// `KJIT_TEST_FOLDER=archs-seed` selects models with other weights.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn every_architecture_that_plans_take_is_the_hosts() {
+fn every_planned_architecture_matches_the_host() {
     let engine = engine();
     let device = device(&engine);
     let folder = std::env::var("KJIT_TEST_FOLDER").unwrap_or("archs".to_owned());
@@ -263,14 +263,14 @@ fn every_architecture_that_plans_take_is_the_hosts() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn folders_of_safetensors_are_the_hosts() {
+fn safetensors_folders_match_the_host() {
     let engine = engine();
     support::folders::are_the_hosts(&engine, &device(&engine));
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn smollm2_is_near_the_truth() {
+fn smollm2_is_close_to_reference_logits() {
     let Some(path) = model_path(SMOLLM2) else { panic!("the suite needs {SMOLLM2}") };
     let model = oracle("models/smollm2.json");
     let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
@@ -299,7 +299,7 @@ fn smollm2_is_near_the_truth() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn greedy_answers_are_the_hosts_up_to_near_ties() {
+fn greedy_answers_match_host_except_near_ties() {
     let Some(path) = model_path(SMOLLM2) else { panic!("the suite needs {SMOLLM2}") };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -325,7 +325,7 @@ fn greedy_answers_are_the_hosts_up_to_near_ties() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn a_decoded_token_costs_one_replay_and_nothing_else() {
+fn decoded_token_is_exactly_one_graph_replay() {
     let mut gpu = open(&tiny_models()[0], &options(512, 64));
     gpu.generate(&[1, 2, 3], 8, SampleOptions::default()); // captures the launches
     gpu.truncate(0);
@@ -374,7 +374,7 @@ fn counts() -> Vec<usize> {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
+fn batched_sequences_match_host_logits() {
     let engine = engine();
     let device = device(&engine);
     let mut failed = vec![];
@@ -424,7 +424,7 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
+fn batched_step_is_exactly_one_graph_replay() {
     let engine = engine();
     let gguf = Arc::new(Gguf::open(&tiny_models()[0]).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -457,7 +457,7 @@ fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn the_second_start_compiles_nothing() {
+fn second_start_compiles_nothing() {
     let folder = std::env::temp_dir().join(format!("kjit-second-start-{}", std::process::id()));
     let path = &tiny_models()[0];
     let mut compiled = vec![];
@@ -475,7 +475,7 @@ fn the_second_start_compiles_nothing() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn a_context_that_does_not_fit_is_an_error_that_says_what_would() {
+fn oversized_context_error_names_a_fitting_size() {
     let engine = engine();
     let gguf = Arc::new(Gguf::open(&tiny_models()[0]).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -494,7 +494,7 @@ fn a_context_that_does_not_fit_is_an_error_that_says_what_would() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn a_device_that_is_not_there_is_an_error_that_says_what_is() {
+fn missing_device_error_lists_devices() {
     let options = OpenOptions { device: "cuda:97".parse().unwrap(), ..options(64, 64) };
     let error = kjit_model::Model::open(&tiny_models()[0], &options).err().unwrap().to_string();
     assert!(error.contains("cuda:97") && error.contains("device(s)"), "{error}");
@@ -502,7 +502,7 @@ fn a_device_that_is_not_there_is_an_error_that_says_what_is() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn draws_on_the_device_repeat_with_the_seed_and_one_candidate_is_greedy() {
+fn device_draws_repeat_and_single_candidate_is_greedy() {
     let mut gpu = open(&tiny_models()[0], &options(256, 64));
     let warm = SampleOptions {
         temperature: 1.0,
@@ -526,7 +526,7 @@ fn draws_on_the_device_repeat_with_the_seed_and_one_candidate_is_greedy() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn what_was_truncated_leaves_no_trace() {
+fn truncated_tokens_leave_no_trace() {
     for path in tiny_models().iter().filter(|p| p.to_string_lossy().contains("gemma3")) {
         let mut gpu = open(path, &options(512, 64));
         let ids: Vec<u32> = (0..150).map(|i| i * 13 % 2000).collect();
@@ -542,7 +542,7 @@ fn what_was_truncated_leaves_no_trace() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn a_full_context_ends_the_answer_and_more_is_refused() {
+fn full_context_ends_answer_and_refuses_more() {
     let mut gpu = open(&tiny_models()[0], &options(40, 16));
     let mut seen = 0;
     gpu.decode(&[1, 2, 3], SampleOptions::default(), &mut |_| {
@@ -557,7 +557,7 @@ fn a_full_context_ends_the_answer_and_more_is_refused() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
+fn recurrent_states_are_saved_at_continuation_points() {
     let engine = engine();
     let device = device(&engine);
     // Scans with and without attention, delta rules, short convolutions.
@@ -595,7 +595,7 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn keys_and_values_in_pages_change_nothing() {
+fn paged_kv_cache_does_not_change_results() {
     let engine = engine();
     let device = device(&engine);
     // One model for each architecture: latents, sinks, slopes, chunks, caps.

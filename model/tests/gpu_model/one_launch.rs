@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn one_launch_a_token_has_the_logits_of_many() {
+fn persistent_kernel_matches_many_launches() {
     let mut whole = 0;
     for path in tiny_models() {
         // For tools that slow a launch down a thousand times: wait up to an hour, and use fewer
@@ -63,7 +63,7 @@ fn one_launch_a_token_has_the_logits_of_many() {
 /// are the same as with many launches.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
+fn persistent_kernel_is_bit_identical_with_delayed_waves() {
     const ROUNDS: u32 = 100;
     let (mut whole, greedy) = (0, SampleOptions::default());
     for path in tiny_models() {
@@ -111,7 +111,7 @@ fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
 /// and have the same bits regardless of which slice is last.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
+fn persistent_kernel_matches_after_a_thousand_positions() {
     let mut whole = 0;
     for (name, kv) in [
         ("tiny-llama-q4_k_m", KvType::F16),
@@ -154,7 +154,7 @@ fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
 /// mixtures are in another order than in llama.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
+fn persistent_kernel_matches_in_every_architecture() {
     let Some(folder) = model_path("archs") else { return };
     let files = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path());
     let mut all: Vec<_> = files.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
@@ -218,7 +218,7 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
 /// answers are close to the CPU's, and have the same bits regardless of which waves are delayed.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
+fn persistent_kernel_for_two_sequences_matches_the_host() {
     let engine = engine();
     let device = device(&engine);
     // A session compiles a kernel for each number of sequences, so few models are tested.
@@ -277,7 +277,7 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
 /// says where it happened, and the GPU stays usable.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
+fn stalled_block_is_one_error_and_gpu_stays_usable() {
     let path = tiny_models().into_iter().find(|p| p.ends_with("tiny-llama-q4_k_m.gguf"));
     let path = path.expect("the suite needs tiny-llama-q4_k_m.gguf");
     let on = |probe| OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
+fn streamed_layers_are_bit_identical_in_one_replay() {
     let mut models = tiny_models();
     models.extend(model_path(SMOLLM2));
     let bits = |row: Vec<f32>| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -74,7 +74,7 @@ fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
+fn cpu_ffn_parts_match_gpu_except_near_ties() {
     let precise = OpenOptions { precise: true, ..options(512, 64) };
     let moe = tiny_models().into_iter().find(|path| path.ends_with("tiny-moe-q4_k_m.gguf"));
     let ffn = OpenOptions { host_ffn: Some(7), ..precise.clone() };
@@ -125,7 +125,7 @@ fn second(engine: &Engine) -> Option<Device> {
 
 #[test]
 #[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
-fn layers_on_two_gpus_give_the_bits_of_one() {
+fn layers_on_two_gpus_are_bit_identical_to_one() {
     let engine = engine();
     let Some(second) = second(&engine) else { return };
     let first = device(&engine);
@@ -164,7 +164,7 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
 /// device.
 #[test]
 #[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
-fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
+fn persistent_kernel_on_two_gpus_matches_many_launches() {
     let engine = engine();
     let Some(second) = second(&engine) else { return };
     let devices = [device(&engine), second];

@@ -60,7 +60,7 @@ fn holds(path: &Path, tokens: usize, sequences: &[usize], with: &OpenOptions) {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn reproducible_scores_are_the_same_bits_however_the_tokens_come() {
+fn reproducible_scores_are_independent_of_batching() {
     for path in tiny_models() {
         let some = path.to_string_lossy().contains("q4_k_m");
         for kv in [KvType::F16, KvType::Q8_0] {
@@ -74,7 +74,7 @@ fn reproducible_scores_are_the_same_bits_however_the_tokens_come() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_tokens_come() {
+fn reproducible_scores_of_layer_kinds_are_independent_of_batching() {
     for arch in ARCHS {
         let Some(path) = model_path(&format!("archs/{arch}.gguf")) else { return };
         // Larger batches need rows that are multiples of 32, which not all of these models have.
@@ -85,7 +85,7 @@ fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_to
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn reproducible_scores_of_smollm2_are_the_same_bits_however_the_tokens_come() {
+fn reproducible_scores_of_smollm2_are_independent_of_batching() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let all: Vec<usize> = (1..=64).collect();
     holds(&path, 700, &all, &OpenOptions::default());

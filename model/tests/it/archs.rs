@@ -131,7 +131,7 @@ fn best(row: &[f32]) -> u32 {
 }
 
 #[test]
-fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
+fn every_architecture_matches_reference_at_any_prompt_split() {
     each("archs", |case| {
         let built = graph(case);
         if REFUSED.contains(&case.name.as_str()) {
@@ -201,7 +201,7 @@ fn same(what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
 }
 
 #[test]
-fn going_back_and_on_is_as_going_there_at_once() {
+fn truncate_and_continue_matches_single_pass() {
     each("archs", |case| {
         if REFUSED.contains(&case.name.as_str()) || is_encoder(case) {
             return Ok(());
@@ -231,7 +231,7 @@ fn going_back_and_on_is_as_going_there_at_once() {
 }
 
 #[test]
-fn other_weights_give_the_same_whole_and_token_by_token() {
+fn other_weights_match_at_any_prompt_split() {
     each("archs-seed", |case| {
         if REFUSED.contains(&case.name.as_str()) || is_encoder(case) {
             return Ok(());
@@ -244,7 +244,7 @@ fn other_weights_give_the_same_whole_and_token_by_token() {
 }
 
 #[test]
-fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_are_made_from() {
+fn embedding_is_pooled_from_rows_before_output_layer() {
     each("archs", |case| {
         if REFUSED.contains(&case.name.as_str()) {
             return Ok(());
@@ -325,7 +325,7 @@ fn drawn(draw: &Draw, chunk: usize) -> Result<SoloSession, String> {
 const APART: f64 = 2e-3;
 
 #[test]
-fn drawn_models_are_right_whole_in_pieces_and_token_by_token() {
+fn random_models_match_reference_at_any_prompt_split() {
     let found = draws::each(2, |draw| {
         // kjit may refuse files that llama.cpp refuses, but must not panic.
         let Some(golden) = &draw.golden else {

@@ -50,7 +50,7 @@ fn assert_covered(what: &str, graph: &Graph) {
 }
 
 #[test]
-fn every_row_is_a_model_with_kernels_for_prompts_too() {
+fn every_catalogue_row_plans_with_prompt_kernels() {
     let engine = Engine::new(Config::new().no_cache());
     for row in COMMON {
         let graph = row.graph().unwrap_or_else(|e| panic!("{}: {e}", row.name));
@@ -71,12 +71,12 @@ fn every_row_is_a_model_with_kernels_for_prompts_too() {
 }
 
 #[test]
-fn a_llama_of_eight_billion_finds_all_its_kernels_in_the_common_set() {
+fn llama_8b_kernels_are_in_common_set() {
     assert_covered("llama 3.1 8B", &kjit_model::arch::build(&LLAMA_8B.open()).unwrap());
 }
 
 #[test]
-fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
+fn quickstart_model_kernels_are_in_common_set() {
     let Some(path) = crate::it::support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf")
     else {
         return;
@@ -87,7 +87,7 @@ fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
 /// The kernel `copies` shows whether a compiler copies the accumulation registers of gfx908
 /// correctly. A pack contains it, so that a machine without a compiler chooses the same kernels.
 #[test]
-fn the_small_kernel_that_a_compiler_of_gfx908_is_asked_by_is_among_a_models() {
+fn gfx908_copy_check_kernel_is_in_every_model() {
     let graph = COMMON[0].graph().unwrap();
     let asked = |target| jobs(&graph, target).iter().any(|job| job.source.name() == "copies");
     assert!(asked("gfx908") && !asked("gfx90a"));

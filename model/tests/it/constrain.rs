@@ -49,7 +49,7 @@ impl Served {
 }
 
 #[test]
-fn answers_keep_to_schemas_expressions_and_grammars() {
+fn answers_satisfy_schemas_expressions_and_grammars() {
     let Some(served) = served() else { return };
     let colours = ["red", "green", "blue"];
     let schema = json!({
@@ -99,7 +99,7 @@ fn answers_keep_to_schemas_expressions_and_grammars() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_an_error_of_one_line() {
+fn unsupported_constraint_is_a_one_line_error() {
     let Some(served) = served() else { return };
     let g = &served.grammars;
     let wrong = [
@@ -121,7 +121,7 @@ fn what_cannot_be_kept_is_an_error_of_one_line() {
 /// The grammar library recurses along chains. A thousand rules overflowed the default stack and
 /// ended the process.
 #[test]
-fn long_chains_of_rules_and_references_end_no_program() {
+fn long_rule_and_reference_chains_do_not_crash() {
     let Some(served) = served() else { return };
     let g = &served.grammars;
     let name = |i: usize, first: u8| {
@@ -164,7 +164,7 @@ fn long_chains_of_rules_and_references_end_no_program() {
 
 /// Tests grammars in the format of llama.cpp, one for each construct.
 #[test]
-fn answers_keep_to_gbnf() {
+fn answers_satisfy_gbnf_grammars() {
     let Some(served) = served() else { return };
     let list = "root ::= item (\",\" item){1,3} end?\nitem ::= [a-c]+ | no-Digit \"\\x31\"\n\
                 no-Digit ::= [^0-9,\\n\\x00-\\x1f]  # one character\nend ::= \"\" | \".\"\n";

@@ -172,7 +172,7 @@ fn is_tool(call: &ToolCall) {
 }
 
 #[test]
-fn a_call_that_is_forced_is_a_call_in_every_form() {
+fn forced_call_parses_in_every_form() {
     let mut dice = Dice(1);
     let other = json!({ "type": "object", "properties": { "n": { "type": "integer", "minimum": 1, "maximum": 3 } }, "required": ["n"], "additionalProperties": false });
     let place = place();
@@ -202,7 +202,7 @@ fn a_call_that_is_forced_is_a_call_in_every_form() {
 }
 
 #[test]
-fn content_keeps_to_a_schema_behind_the_reasoning_that_the_prompt_began() {
+fn content_after_started_reasoning_satisfies_schema() {
     let mut dice = Dice(2);
     // One of the strings contains marks, which are plain text in it.
     let marked = "<|end|> <tool_call>";
@@ -242,7 +242,7 @@ fn content_keeps_to_a_schema_behind_the_reasoning_that_the_prompt_began() {
 }
 
 #[test]
-fn what_begins_as_a_call_is_one_and_all_else_is_free() {
+fn started_call_is_constrained_and_other_text_is_free() {
     let mut dice = Dice(3);
     let place = place();
     for (form, marks) in FORMS {

@@ -41,7 +41,7 @@ fn prompt() -> Vec<u32> {
 }
 
 #[test]
-fn a_folder_computes_what_the_gguf_file_of_its_weights_does() {
+fn folder_matches_gguf_with_the_same_weights() {
     // For llama's family the rotation pairs elements i and i + n/2 in the folder, and adjacent
     // elements in the GGUF file. The sums are the same in another order.
     for (name, files, same) in [
@@ -80,7 +80,7 @@ fn a_folder_computes_what_the_gguf_file_of_its_weights_does() {
 }
 
 #[test]
-fn mistral_and_windows_are_what_their_configs_say() {
+fn sliding_windows_follow_the_config() {
     for (model_type, keys, windowed) in [
         ("mistral", json!({ "sliding_window": 6 }), vec![true, true]),
         ("mistral", json!({ "sliding_window": null }), vec![]),
@@ -139,7 +139,7 @@ fn mistral_and_windows_are_what_their_configs_say() {
 }
 
 #[test]
-fn a_multimodal_gemma_3_reads_text_and_says_what_it_leaves_out() {
+fn multimodal_gemma_3_reads_text_and_reports_omissions() {
     let mut folder = Folder::small("gemma3_text");
     let (_dir, plain) = written(&folder, 1);
     let text = std::mem::take(&mut folder.config);
@@ -168,7 +168,7 @@ fn a_multimodal_gemma_3_reads_text_and_says_what_it_leaves_out() {
 }
 
 #[test]
-fn smollm2_answers_as_a_folder_as_it_does_as_a_file() {
+fn smollm2_folder_matches_its_gguf_file() {
     let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     if !std::env::var("KJIT_TEST_ALL").is_ok_and(|all| all.split(',').any(|one| one == "folder")) {
         return eprintln!("SKIPPED: 540 MB are written for this (KJIT_TEST_ALL=folder)");
@@ -207,7 +207,7 @@ fn sentence(dir: &Path, modules: &[&str], pooling: Option<Value>) {
 }
 
 #[test]
-fn a_folder_of_an_embedding_model_says_how_vectors_are_made() {
+fn pooling_is_read_from_sentence_transformers_folder() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     Folder::small("qwen3").write(path, 1);
@@ -258,7 +258,7 @@ fn a_folder_of_an_embedding_model_says_how_vectors_are_made() {
 
 /// Tests tensors that start at any byte. They are copied if their alignment does not suffice.
 #[test]
-fn tensors_of_old_writers_lie_anywhere() {
+fn unaligned_tensors_are_read_correctly() {
     let folder = Folder::small("llama");
     let (dir, file) = written(&folder, 1);
     let want = logits(&file, &prompt());
@@ -277,7 +277,7 @@ fn tensors_of_old_writers_lie_anywhere() {
 }
 
 #[test]
-fn no_changed_byte_of_a_folder_panics() {
+fn changed_folder_bytes_do_not_panic() {
     let dir = tempfile::tempdir().unwrap();
     Folder::small("gemma3_text").write(dir.path(), 1);
     let mut seed = 3u64;

@@ -61,7 +61,7 @@ fn word(gguf: &Gguf, name: &str) -> &'static str {
 /// and values. If nothing reads that input after attention, its memory may be reused for the
 /// results, so all blocks must synchronise first.
 #[test]
-fn heads_are_handed_over_where_what_they_are_made_of_stays() {
+fn attention_may_overwrite_input_only_after_synchronising() {
     for (name, handed) in [("llama", true), ("qwen3", true), ("orion", false)] {
         let Some(path) = model_path(&format!("archs/{name}.gguf")) else { return };
         let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
@@ -86,11 +86,11 @@ fn heads_are_handed_over_where_what_they_are_made_of_stays() {
 }
 
 #[test]
-fn the_page_on_architectures_says_what_plans_say() {
+fn architectures_page_matches_plans() {
     if model_path("archs").is_none() {
         return;
     }
-    // An architecture's row covers all of its models.
+    // An architecture's entry covers all of its models.
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for entry in oracle("archs/archs.json")["models"].as_array().unwrap() {
         let [arch, file] = ["arch", "file"].map(|k| entry[k].as_str().unwrap().to_string());
@@ -104,16 +104,22 @@ fn the_page_on_architectures_says_what_plans_say() {
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(PAGE);
     let text = std::fs::read_to_string(&page).unwrap_or_default();
-    let told: BTreeMap<String, String> = text
-        .lines()
-        .filter_map(|l| l.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "))
-        .map(|(arch, word)| {
-            (arch.to_owned(), word.split(" |").next().unwrap_or_default().to_owned())
+    // Items of a list: `- **WORD**: ` and the names.
+    let list = text.split("## Where each runs").nth(1).unwrap_or_default();
+    let listed: BTreeMap<String, String> = list
+        .split("- **")
+        .filter_map(|item| item.split_once("**:"))
+        .flat_map(|(word, names)| {
+            names.split('`').skip(1).step_by(2).map(|arch| (arch.to_owned(), word.to_owned()))
         })
         .collect();
-    let rows: Vec<String> =
-        found.iter().map(|(arch, word)| format!("| `{arch}` | {word} |")).collect();
-    assert!(told == found, "{PAGE} should have these rows:\n{}", rows.join("\n"));
+    let mut items: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (arch, word) in &found {
+        items.entry(word).or_default().push(format!("`{arch}`"));
+    }
+    let items: Vec<String> =
+        items.iter().map(|(word, names)| format!("- **{word}**: {}", names.join(", "))).collect();
+    assert!(listed == found, "{PAGE} should have this list:\n{}", items.join("\n"));
 }
 
 /// The whole plan as text: compile jobs by key, memory, launches with their arguments.
@@ -156,7 +162,7 @@ fn told(graph: &Graph, target: &str, sequences: usize) -> String {
 }
 
 #[test]
-fn plans_are_written_where_somebody_asks_for_them() {
+fn plans_are_written_on_request() {
     let Some(folder) = std::env::var_os("KJIT_TEST_OUT") else {
         eprintln!("SKIPPED: KJIT_TEST_OUT=FOLDER writes all plans there");
         return;

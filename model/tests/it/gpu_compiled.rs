@@ -65,11 +65,11 @@ fn check(shape: &Shape, target: &str) {
 }
 
 #[test]
-fn a_dense_models_launches_bind_what_its_kernels_take() {
+fn dense_model_launches_bind_all_kernel_arguments() {
     check(&SMOLLM2, "sm_90a");
 }
 
 #[test]
-fn a_model_of_experts_binds_what_its_kernels_take() {
+fn expert_model_launches_bind_all_kernel_arguments() {
     check(&QWEN3_MOE, "sm_90a");
 }

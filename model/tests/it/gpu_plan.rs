@@ -81,7 +81,7 @@ fn check(name: &str, plan: &Plan, program: &Program) {
 }
 
 #[test]
-fn every_step_of_every_tiny_model_is_launched_and_memory_is_never_shared_by_what_lives_together() {
+fn every_step_is_launched_without_sharing_live_memory() {
     for path in tiny_models() {
         let gguf = Gguf::open(&path).unwrap();
         let name = path.display();
@@ -103,7 +103,7 @@ fn every_step_of_every_tiny_model_is_launched_and_memory_is_never_shared_by_what
 }
 
 #[test]
-fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_of_one() {
+fn batched_programs_scale_smoothly_and_extend_single_kernels() {
     for path in tiny_models() {
         let gguf = Gguf::open(&path).unwrap();
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -152,7 +152,7 @@ fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_o
 }
 
 #[test]
-fn a_llama_layer_is_five_launches() {
+fn llama_layer_is_five_launches() {
     for shape in [&LLAMA_8B, &LLAMA_8B_F16, &SMOLLM2] {
         let graph = kjit_model::arch::build(&shape.open()).unwrap();
         let plan = planned(&graph, "sm_90a", 4096);
@@ -164,7 +164,7 @@ fn a_llama_layer_is_five_launches() {
 }
 
 #[test]
-fn experts_are_reached_in_launches_that_do_not_depend_on_their_number() {
+fn expert_launches_do_not_depend_on_expert_count() {
     let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
     let plan = planned(&graph, "sm_90a", 4096);
     check("qwen3-30b-a3b", &plan, &plan.decode);
@@ -173,7 +173,7 @@ fn experts_are_reached_in_launches_that_do_not_depend_on_their_number() {
 }
 
 #[test]
-fn positions_are_chosen_for_all_tokens_together_and_for_some_where_the_context_is_long() {
+fn indexer_runs_in_chunks_for_long_contexts() {
     let Some(path) = model_path("archs/deepseek32-wide.gguf") else { return };
     let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
     let layers = graph.ops.iter().filter(|op| matches!(op, Op::TopKeys(_))).count();
@@ -201,7 +201,7 @@ fn positions_are_chosen_for_all_tokens_together_and_for_some_where_the_context_i
 }
 
 #[test]
-fn weights_take_what_the_file_has_within_four_percent() {
+fn planned_weights_are_within_four_percent_of_file() {
     for shape in [&LLAMA_8B, &LLAMA_8B_F16, &SMOLLM2, &QWEN3_MOE] {
         let gguf = shape.open();
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -218,7 +218,7 @@ fn weights_take_what_the_file_has_within_four_percent() {
 }
 
 #[test]
-fn the_same_request_gives_the_same_plan_and_layers_share_their_kernels() {
+fn equal_requests_give_equal_plans_and_layers_share_kernels() {
     let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
     let plan = planned(&graph, "sm_90a", 4096);
     assert_eq!(plan, planned(&graph, "sm_90", 4096), "sm_90 and sm_90a are one target");
@@ -228,7 +228,7 @@ fn the_same_request_gives_the_same_plan_and_layers_share_their_kernels() {
 }
 
 #[test]
-fn a_plan_prints_its_kernels_and_launches() {
+fn plan_prints_its_kernels_and_launches() {
     let graph = kjit_model::arch::build(&SMOLLM2.open()).unwrap();
     let text = planned(&graph, "sm_90a", 4096).to_string();
     assert!(
@@ -238,7 +238,7 @@ fn a_plan_prints_its_kernels_and_launches() {
 }
 
 #[test]
-fn a_step_is_in_the_order_of_what_it_reads() {
+fn steps_are_ordered_after_their_inputs() {
     let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
     let mut made = vec![];
     for step in fuse(&graph) {
@@ -253,7 +253,7 @@ fn a_step_is_in_the_order_of_what_it_reads() {
 }
 
 #[test]
-fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
+fn persistent_kernel_is_default_if_measured_faster() {
     let one =
         |shape: &crate::it::support::shapes::Shape, target: &str, change: fn(&mut OpenOptions)| {
             let graph = kjit_model::arch::build(&shape.open()).unwrap();
@@ -286,7 +286,7 @@ fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
 /// A few sequences have their own program. It adds only the kernels that compute logits and choose
 /// tokens, and passes the same number of values.
 #[test]
-fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
+fn persistent_kernel_has_a_column_per_sequence() {
     let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
     let target = Target::parse("sm_90a").unwrap();
     let planned = |persistent| {
@@ -321,7 +321,7 @@ fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
 /// sums. A token has the steps and synchronisations of one device, and one more step that joins the
 /// logits.
 #[test]
-fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
+fn shard_is_one_launch_with_sums_inside() {
     let whole = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
     let target = Target::parse("sm_90a").unwrap();
     let planned = |graph: &Graph, sequences| {
@@ -374,7 +374,7 @@ fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
 /// Each block of a mixture of experts chooses the experts itself. All values are passed as packets.
 /// Blocks synchronise only after the embedding and at the end.
 #[test]
-fn a_mixture_is_one_launch_without_meetings() {
+fn mixture_of_experts_launch_needs_no_grid_synchronisation() {
     let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
     let target = Target::parse("sm_90a").unwrap();
     let options = OpenOptions { persistent: Persistence::On, ..options(4096) };

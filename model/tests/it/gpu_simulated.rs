@@ -1,21 +1,44 @@
 //! Runs plans launch by launch on the simulated device, with waves of 32 and 64 lanes. Every stored
 //! value is compared with the value on the CPU.
 
+use crate::it::support::adapters::RandomAdapter;
 use crate::it::support::files::tiny_model;
 use crate::it::support::near::off;
 use crate::it::support::simulated::{Machine, compiler, temporary};
 use crate::it::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
+use kjit_model::gguf::adapter::Adapter;
 use kjit_model::gpu::plan::{Choice, LaunchParams};
-use kjit_model::graph::{Dtype, ValueId};
+use kjit_model::graph::{Dtype, Graph, ValueId, adapt};
 use kjit_model::session::{KvType, OpenOptions, Want};
+use std::path::Path;
 use std::sync::Arc;
+
+/// The model with two adapters of random ranks on all its plain matrices, if `adapted`.
+fn opened(path: &Path, adapted: bool) -> (Arc<Gguf>, Graph) {
+    let gguf = Gguf::open(path).unwrap();
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let adapters = (0..if adapted { 2 } else { 0 }).map(|i| {
+        let takes = |name: &str| name.contains("attn_") || !name.starts_with("blk.") || i == 0;
+        let takes = |name: &str| takes(name) && !name.contains("ffn_gate_inp");
+        let adapter = RandomAdapter::of(&gguf, 31 + i, 20, takes);
+        let file = adapter.write(&dir.path().join(format!("{i}.gguf")), i == 0);
+        (Adapter::open(file, &gguf).unwrap(), [1.0, -0.5][i as usize])
+    });
+    let adapters: Vec<(Adapter, f32)> = adapters.collect();
+    let (graph, gguf) = adapt(graph, gguf, &adapters).unwrap();
+    (Arc::new(gguf), graph)
+}
 
 /// Decodes tokens on the simulated device and on the CPU.
 fn decode(model: &str, arch: &str, kv: KvType) {
+    decode_with(model, arch, kv, false);
+}
+
+fn decode_with(model: &str, arch: &str, kv: KvType, adapted: bool) {
     let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
-    let gguf = Arc::new(Gguf::open(path).unwrap());
-    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let (gguf, graph) = opened(&path, adapted);
     let options = OpenOptions {
         context: Some(64),
         kv,
@@ -29,7 +52,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     let mut host = SoloSession::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
-    let folder = temporary().join(format!("plan-{model}-{arch}-{kv:?}"));
+    let folder = temporary().join(format!("plan-{model}-{arch}-{kv:?}-{adapted}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     let program = machine.plan.decode.clone();
     // Eight-bit keys and values are off by 1/254 of the largest value of a group, in scores and in
@@ -75,9 +98,12 @@ fn decode(model: &str, arch: &str, kv: KvType) {
 
 /// Feeds a prompt in chunks on the simulated device, and in one piece on the CPU.
 fn prompt(model: &str, arch: &str, kv: KvType) {
+    prompt_with(model, arch, kv, false);
+}
+
+fn prompt_with(model: &str, arch: &str, kv: KvType, adapted: bool) {
     let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
-    let gguf = Arc::new(Gguf::open(path).unwrap());
-    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let (gguf, graph) = opened(&path, adapted);
     let options = OpenOptions {
         context: Some(64),
         kv,
@@ -90,7 +116,7 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
     let mut host = SoloSession::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
-    let folder = temporary().join(format!("prompt-{model}-{arch}-{kv:?}"));
+    let folder = temporary().join(format!("prompt-{model}-{arch}-{kv:?}-{adapted}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     assert_eq!(machine.plan.no_prompts, None);
     let program = machine.plan.prompts[0].clone();
@@ -145,22 +171,22 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
 }
 
 #[test]
-fn llama_takes_a_prompt_in_chunks() {
+fn llama_processes_a_prompt_in_chunks() {
     prompt("tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
 }
 
 #[test]
-fn biases_and_eight_bit_keys_and_values_take_a_prompt() {
+fn biases_and_q8_0_kv_process_a_prompt() {
     prompt("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
 }
 
 #[test]
-fn windows_and_post_norms_take_a_prompt() {
+fn windows_and_post_norms_process_a_prompt() {
     prompt("tiny-gemma3-q8_0.gguf", "gfx1100", KvType::F16);
 }
 
 #[test]
-fn experts_take_a_prompt() {
+fn experts_process_a_prompt() {
     prompt("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
 }
 
@@ -175,7 +201,7 @@ fn llama_decodes_at_wave_64() {
 }
 
 #[test]
-fn biases_and_eight_bit_keys_and_values_decode() {
+fn biases_and_q8_0_kv_decode() {
     decode("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
 }
 
@@ -190,6 +216,26 @@ fn windows_and_post_norms_decode() {
 }
 
 #[test]
-fn experts_decode() {
+fn mixture_of_experts_decodes() {
     decode("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn adapters_decode_at_wave_32() {
+    decode_with("tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16, true);
+}
+
+#[test]
+fn adapters_beside_biases_decode_at_wave_64() {
+    decode_with("tiny-qwen2-f16.gguf", "gfx942", KvType::F16, true);
+}
+
+#[test]
+fn adapters_take_a_prompt_at_wave_32() {
+    prompt_with("tiny-gemma3-q8_0.gguf", "gfx1100", KvType::F16, true);
+}
+
+#[test]
+fn adapters_take_a_prompt_at_wave_64() {
+    prompt_with("tiny-llama-q8_0.gguf", "gfx942", KvType::F16, true);
 }

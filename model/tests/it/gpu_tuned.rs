@@ -44,7 +44,7 @@ fn others(plan: &Plan, target: &Target) -> Vec<(Spec, Tuning)> {
 }
 
 #[test]
-fn a_kept_choice_is_in_every_later_plan_whoever_opens_the_cache() {
+fn stored_tuning_is_used_by_every_later_plan() {
     for (shape, arch) in
         [(&SMOLLM2, "sm_90"), (&SMOLLM2, "gfx1100"), (&QWEN3_MOE, "sm_90"), (&QWEN3_MOE, "gfx942")]
     {
@@ -72,7 +72,7 @@ fn a_kept_choice_is_in_every_later_plan_whoever_opens_the_cache() {
 }
 
 #[test]
-fn a_choice_for_one_architecture_changes_no_other() {
+fn tuning_for_one_architecture_changes_no_other() {
     let (folder, graph) = (tempfile::tempdir().unwrap(), graph(&SMOLLM2));
     let [here, there] = ["sm_90", "sm_86"].map(|t| Target::parse(t).unwrap());
     let engine = engine(&folder);
@@ -90,7 +90,7 @@ fn a_choice_for_one_architecture_changes_no_other() {
 }
 
 #[test]
-fn a_record_that_names_no_variant_changes_nothing_and_is_warned_of_once() {
+fn record_without_valid_variant_is_ignored_with_one_warning() {
     let target = Target::parse("sm_90").unwrap();
     let graph = graph(&SMOLLM2);
     let plain = planned(&graph, &target, &Shipped);

@@ -56,7 +56,7 @@ fn worst(exec: &mut SoloSession, golden: &Value) -> f64 {
 }
 
 #[test]
-fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
+fn precise_mode_is_within_1e_8_of_reference() {
     for (name, golden, file) in goldens() {
         // Prompts are run in one piece, and in pieces that cut windows and tiles. Rows of a later
         // piece read the cache and not adjacent rows.
@@ -68,7 +68,7 @@ fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
 }
 
 #[test]
-fn by_default_every_architecture_and_type_is_within_1e_5_of_the_truth() {
+fn default_mode_is_within_1e_5_of_reference() {
     // f16 keys and values are off by 2^-11, and decoding rounds to 1.5e-5. Together this is about
     // 1e-7 in KL; eight-bit activations would have 1e-3.
     for (name, golden, file) in goldens() {
@@ -83,7 +83,7 @@ fn by_default_every_architecture_and_type_is_within_1e_5_of_the_truth() {
 }
 
 #[test]
-fn keys_and_values_in_q8_0_cost_less_than_5e_3() {
+fn q8_0_kv_cache_error_is_below_5e_3() {
     for (name, golden, file) in goldens() {
         let far = worst(&mut executor(&file, KvType::Q8_0, false, 16), &golden);
         assert!(far < 5e-3, "{name}: KL {far:e}");
@@ -91,7 +91,7 @@ fn keys_and_values_in_q8_0_cost_less_than_5e_3() {
 }
 
 #[test]
-fn every_position_predicts_as_the_truth_does() {
+fn every_position_matches_reference_prediction() {
     for (name, golden, file) in goldens() {
         let mut exec = executor(&file, KvType::F32, true, 512);
         for entry in golden["next_logprobs"]["list"].as_array().unwrap() {
@@ -111,7 +111,7 @@ fn every_position_predicts_as_the_truth_does() {
 }
 
 #[test]
-fn greedy_continuations_are_the_truths_up_to_a_step_with_a_small_margin() {
+fn greedy_continuations_match_reference_up_to_small_margins() {
     for (name, golden, file) in goldens() {
         let mut exec = executor(&file, KvType::F32, true, 512);
         for entry in golden["greedy_exact"]["list"].as_array().unwrap() {
@@ -140,7 +140,7 @@ const TAPS: [(&str, &str); 12] = [
 ];
 
 #[test]
-fn tapped_values_are_the_truths() {
+fn tapped_values_match_reference() {
     for (name, golden, file) in goldens() {
         let Some(taps) = golden["taps"]["values"].as_object() else { continue };
         let prompts = golden["prompts"]["list"].as_array().unwrap();
@@ -172,7 +172,7 @@ fn tapped_values_are_the_truths() {
 }
 
 #[test]
-fn going_back_and_on_gives_the_same_logits_as_going_there_at_once() {
+fn truncate_and_continue_matches_single_pass() {
     for (name, golden, file) in goldens().into_iter().filter(|(name, ..)| name.ends_with("q8_0")) {
         let prompts = golden["prompts"]["list"].as_array().unwrap();
         let prompt =
@@ -193,7 +193,7 @@ fn going_back_and_on_gives_the_same_logits_as_going_there_at_once() {
 }
 
 #[test]
-fn each_operation_run_by_itself_gives_what_it_gives_in_the_graph() {
+fn single_operations_match_their_values_in_the_graph() {
     for (name, golden, file) in goldens().into_iter().filter(|(name, ..)| name.ends_with("q8_0")) {
         let prompt = ids(&golden["prompts"]["list"][1]["ids"]);
         let mut exec = executor(&file, KvType::F32, true, 512);

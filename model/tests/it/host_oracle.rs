@@ -44,7 +44,7 @@ fn divergence(exec: &mut SoloSession, model: &Value) -> (f64, f64) {
 }
 
 #[test]
-fn smollm2_is_precise_to_1e_8_on_every_instruction_set() {
+fn smollm2_is_precise_to_1e_8_on_every_isa() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let model = oracle("models/smollm2.json");
@@ -56,7 +56,7 @@ fn smollm2_is_precise_to_1e_8_on_every_instruction_set() {
 }
 
 #[test]
-fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
+fn default_smollm2_is_closer_to_reference_than_llama_cpp() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let model = oracle("models/smollm2.json");
@@ -91,7 +91,7 @@ fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
 }
 
 #[test]
-fn greedy_continuations_are_the_exact_ones() {
+fn greedy_continuations_match_reference() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let model = oracle("models/smollm2.json");
@@ -107,7 +107,7 @@ fn greedy_continuations_are_the_exact_ones() {
 }
 
 #[test]
-fn the_perplexity_of_a_text_is_the_f32_references() {
+fn perplexity_matches_f32_reference() {
     const TEXT: &str = "/usr/share/common-licenses/GPL-3";
     let Some(path) = model_path(SMOLLM2) else { return };
     let Ok(text) = std::fs::read(TEXT) else {
@@ -142,7 +142,7 @@ fn the_perplexity_of_a_text_is_the_f32_references() {
 }
 
 #[test]
-fn results_do_not_depend_on_the_number_of_threads() {
+fn results_do_not_depend_on_thread_count() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let prompt: Vec<u32> = (0..50).map(|i| i * 97 + 5).collect();
@@ -168,7 +168,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn wrong_input_is_refused_and_changes_nothing() {
+fn wrong_input_is_refused_without_side_effects() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&file).unwrap();
@@ -199,7 +199,7 @@ fn wrong_input_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_long_context_costs_nothing_until_used_and_an_absurd_one_is_a_memory_error() {
+fn long_context_is_allocated_lazily_and_absurd_one_refused() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let new = |context: usize| {

@@ -1,6 +1,7 @@
 //! Integration tests of the model, one module for each part. Some tests set variables or signal
 //! handlers of their process, so each test needs its own process (as with nextest).
 
+mod adapters;
 mod archs;
 mod catalogue;
 #[cfg(feature = "constrain")]
@@ -17,6 +18,7 @@ mod host_golden;
 mod host_oracle;
 mod options;
 mod serve;
+mod serve_slow;
 mod session;
 mod stages;
 #[path = "../support/mod.rs"]

@@ -10,7 +10,7 @@ use kjit_model::tokenizer::{DecodeOptions, EncodeOptions};
 use std::ops::ControlFlow;
 
 #[test]
-fn options_take_the_fields_that_are_set_and_defaults_for_the_rest() {
+fn options_use_set_fields_and_defaults() {
     let open = OpenOptions { sequences: 3, ..Default::default() };
     assert_eq!((open.sequences, open.precise), (3, false));
     let sample = SampleOptions {

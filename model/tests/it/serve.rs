@@ -49,7 +49,7 @@ fn until(scheduler: &Scheduler, so: impl Fn(&Status) -> bool) {
 }
 
 #[test]
-fn sixty_four_at_once_are_each_what_it_is_alone() {
+fn sixty_four_parallel_requests_match_single_ones() {
     let Some(one) = scheduler(1, 64, SchedulerOptions::default()) else { return };
     let options = SchedulerOptions { token_budget: Some(40), ..SchedulerOptions::default() };
     let many = scheduler(16, 64, options).unwrap();
@@ -78,7 +78,7 @@ fn sixty_four_at_once_are_each_what_it_is_alone() {
 }
 
 #[test]
-fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing() {
+fn cached_prefix_is_reused_without_changing_answers() {
     let off = SchedulerOptions { reuse: false, ..SchedulerOptions::default() };
     let Some(plain) = scheduler(4, 200, off) else { return };
     let scheduler = self::scheduler(4, 200, SchedulerOptions::default()).unwrap();
@@ -117,7 +117,7 @@ fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing
 }
 
 #[test]
-fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
+fn requests_with_common_prefix_wait_for_the_first() {
     let off = SchedulerOptions { reuse: false, ..SchedulerOptions::default() };
     let Some(plain) = scheduler(8, 400, off) else { return };
     let options = SchedulerOptions { token_budget: Some(32), ..SchedulerOptions::default() };
@@ -138,7 +138,7 @@ fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
 }
 
 #[test]
-fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
+fn owners_neither_share_nor_await_prefixes() {
     // One model has keys and values only. The other has a scan beside attention; its states are
     // cached only at the borders of pieces.
     for name in [TINY, "../archs/falcon-h1.gguf"] {
@@ -161,7 +161,7 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
 }
 
 #[test]
-fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
+fn recurrent_states_are_saved_at_continuation_points() {
     // A model with a scan and attention in each layer.
     let Some(path) = crate::it::support::files::model_path("archs/falcon-h1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -183,7 +183,7 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
 }
 
 #[test]
-fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
+fn preempted_request_is_recomputed_without_loss() {
     let Some(plain) = scheduler(1, 120, SchedulerOptions::default()) else { return };
     let held = SchedulerOptions { held_tokens: Some(150), ..SchedulerOptions::default() };
     let scheduler = self::scheduler(6, 120, held).unwrap();
@@ -216,10 +216,9 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
 
 /// Runs in a separate process with a few hundred kilobytes of memory left.
 #[test]
-fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
+fn single_request_without_memory_may_retry_after_an_error() {
     const CHILD: &str = "TEST_LITTLE_MEMORY";
-    const NAME: &str =
-        "it::serve::who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
+    const NAME: &str = "it::serve::single_request_without_memory_may_retry_after_an_error";
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         // One arena, so that freed memory is available to all threads.
@@ -260,7 +259,7 @@ fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_som
 }
 
 #[test]
-fn a_long_prompt_is_not_passed_over_for_ever_where_room_is_short() {
+fn long_prompt_is_not_starved_when_memory_is_short() {
     let Some(plain) = scheduler(1, 120, SchedulerOptions::default()) else { return };
     let held = SchedulerOptions { held_tokens: Some(150), ..SchedulerOptions::default() };
     let scheduler = self::scheduler(6, 120, held).unwrap();
@@ -288,7 +287,7 @@ fn always(token: u32) -> SampleOptions {
 }
 
 #[test]
-fn drafted_tokens_change_nothing() {
+fn drafted_tokens_do_not_change_answers() {
     let Some(scheduler) = scheduler(4, 300, SchedulerOptions::default()) else { return };
     // A random model does not continue repetitions, so its drafts are wrong. Drafts are right if
     // the model always repeats one token.
@@ -326,7 +325,7 @@ fn drafted_tokens_change_nothing() {
 
 /// The loop of `run --lookup on`.
 #[test]
-fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
+fn drafts_do_not_change_a_single_sequence() {
     let Some(mut session) = session(TINY, 1, 300) else { return };
     let warm = SampleOptions { temperature: 0.7, seed: 3, ..SampleOptions::default() };
     let mut drafts = Drafts::default();
@@ -370,7 +369,7 @@ fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
 /// The next turn of a conversation: tokens drawn for drafts after the end are not in the sampler's
 /// history. After 24 sevens another token is more likely.
 #[test]
-fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
+fn answer_ending_within_drafts_leaves_sampler_history_exact() {
     let Some(mut session) = session(TINY, 1, 120) else { return };
     let warm = SampleOptions { temperature: 0.7, seed: 3, frequency_penalty: 420.0, ..always(7) };
     let text = prompt(1, 9).repeat(3);
@@ -411,7 +410,7 @@ fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
 }
 
 #[test]
-fn a_step_with_drafts_that_fails_has_drawn_nothing_and_drafts_that_are_forbidden_fail_it() {
+fn failed_draft_step_draws_nothing() {
     let Some(mut session) = session(TINY, 2, 60) else { return };
     // After five sevens in the history another token is more likely.
     let warm = SampleOptions { temperature: 0.9, seed: 5, frequency_penalty: 2100.0, ..always(7) };
@@ -431,7 +430,7 @@ fn a_step_with_drafts_that_fails_has_drawn_nothing_and_drafts_that_are_forbidden
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_with_its_reason() {
+fn invalid_requests_are_refused_with_reason() {
     let options = SchedulerOptions { max_queue: 2, ..SchedulerOptions::default() };
     let Some(scheduler) = scheduler(1, 40, options) else { return };
     let refused = |tokens: Vec<u32>, logprobs| {
@@ -470,7 +469,7 @@ fn what_cannot_be_taken_is_refused_with_its_reason() {
 }
 
 #[test]
-fn options_and_usage_are_kept_as_json() {
+fn options_and_usage_round_trip_as_json() {
     let text = r#"{"device": "cuda:1", "context": 100, "kv": "Q8_0", "output": {"Vector": null}}"#;
     let options: OpenOptions = serde_json::from_str(text).unwrap();
     let want = OpenOptions {
@@ -500,7 +499,7 @@ fn options_and_usage_are_kept_as_json() {
 }
 
 #[test]
-fn an_answer_ends_with_its_turn_unless_it_is_to_go_on() {
+fn answer_ends_at_end_token_unless_ignored() {
     let Some(mut plain) = session(TINY, 2, 24) else { return };
     let scheduler = |ends: Vec<u32>| {
         let mut session = session(TINY, 2, 24).unwrap();
@@ -537,7 +536,7 @@ fn an_answer_ends_with_its_turn_unless_it_is_to_go_on() {
 }
 
 #[test]
-fn answers_end_for_the_reasons_there_are() {
+fn answers_report_each_finish_reason() {
     let Some(scheduler) = scheduler(2, 24, SchedulerOptions::default()) else { return };
     let whole = ask(&scheduler, &prompt(3, 5), 100, |_| {}).got();
     assert_eq!((whole.reason(), whole.ids.len()), (Reason::ContextFull, 24 - 5 + 1));
@@ -560,7 +559,7 @@ fn answers_end_for_the_reasons_there_are() {
 }
 
 #[test]
-fn who_is_cancelled_ends_at_once_and_its_place_is_anothers() {
+fn cancel_frees_the_slot_immediately() {
     let Some(scheduler) = scheduler(1, 4096, SchedulerOptions::default()) else { return };
     let mut long = ask(&scheduler, &prompt(1, 5), 4000, |_| {});
     let next = ask(&scheduler, &prompt(2, 5), 3, |_| {});
@@ -578,7 +577,7 @@ fn who_is_cancelled_ends_at_once_and_its_place_is_anothers() {
 }
 
 #[test]
-fn a_long_prompt_does_not_stop_the_tokens_of_others() {
+fn long_prompt_does_not_block_decoding() {
     let options = SchedulerOptions { token_budget: Some(8), ..SchedulerOptions::default() };
     let Some(scheduler) = scheduler(2, 600, options) else { return };
     let talker = ask(&scheduler, &prompt(1, 3), 500, |_| {});
@@ -593,7 +592,7 @@ fn a_long_prompt_does_not_stop_the_tokens_of_others() {
 }
 
 #[test]
-fn clients_take_turns() {
+fn clients_are_scheduled_in_turns() {
     let Some(scheduler) = scheduler(1, 64, SchedulerOptions::default()) else { return };
     let order = Arc::new(std::sync::Mutex::new(vec![]));
     let mut asked = vec![];
@@ -620,7 +619,7 @@ fn clients_take_turns() {
 }
 
 #[test]
-fn log_probabilities_are_the_models_and_the_likeliest_is_the_greedy_choice() {
+fn logprobs_match_model_and_top_token_is_greedy() {
     let Some(scheduler) = scheduler(2, 64, SchedulerOptions::default()) else { return };
     let plain = ask(&scheduler, &prompt(5, 9), 6, |_| {}).got();
     let with = ask(&scheduler, &prompt(5, 9), 6, |r| r.logprobs = Some(20)).got();
@@ -668,7 +667,7 @@ impl Constraint for Thirds {
 }
 
 #[test]
-fn a_constraint_is_kept_ends_the_answer_and_fails_its_request_alone() {
+fn constraint_ends_answer_and_its_failure_is_isolated() {
     let Some(scheduler) = scheduler(4, 64, SchedulerOptions::default()) else { return };
     let thirds =
         |fails| Some(Box::new(Thirds { n_vocab: 250, left: 5, fails }) as Box<dyn Constraint>);
@@ -688,7 +687,7 @@ fn a_constraint_is_kept_ends_the_answer_and_fails_its_request_alone() {
 }
 
 #[test]
-fn a_panic_in_a_sink_is_the_end_of_that_request_alone() {
+fn panic_in_sink_ends_only_its_request() {
     let Some(scheduler) = scheduler(2, 64, SchedulerOptions::default()) else { return };
     let sink = Box::new(|event| match event {
         Event::Token { .. } => panic!("on purpose"),
@@ -702,7 +701,7 @@ fn a_panic_in_a_sink_is_the_end_of_that_request_alone() {
 }
 
 #[test]
-fn stopping_finishes_what_runs_or_says_that_it_did_not() {
+fn stop_finishes_running_requests_or_reports_timeout() {
     let Some(scheduler) = scheduler(1, 64, SchedulerOptions::default()) else { return };
     let asked: Vec<SubmittedRequest> =
         (0..3).map(|i| ask(&scheduler, &prompt(i, 5), 5, |_| {})).collect();
@@ -730,7 +729,7 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
+fn five_hundred_mixed_requests_end_once_without_leaks() {
     let options = SchedulerOptions {
         held_tokens: Some(250),
         token_budget: Some(24),

@@ -18,7 +18,7 @@ fn options(precise: bool, sequences: usize) -> OpenOptions {
 }
 
 #[test]
-fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
+fn batched_sequences_on_cpu_match_single_ones() {
     for path in tiny_models() {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let Ok(graph) = kjit_model::arch::build(&gguf) else { continue };
@@ -77,7 +77,7 @@ fn reproducible(
 }
 
 #[test]
-fn reproducible_scores_on_the_cpu_are_the_same_bits_however_the_tokens_come() {
+fn reproducible_cpu_scores_are_independent_of_batching() {
     for path in tiny_models() {
         let llama = path.ends_with("tiny-llama-q4_k_m.gguf");
         for isa in if llama { Isa::available() } else { vec![Isa::best()] } {
@@ -103,7 +103,7 @@ fn reproducible_scores_on_the_cpu_are_the_same_bits_however_the_tokens_come() {
 }
 
 #[test]
-fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_tokens_come() {
+fn reproducible_cpu_layer_kinds_are_independent_of_batching() {
     let tokens = 70;
     for arch in REPRODUCIBLE {
         let Some(path) = crate::it::support::files::model_path(&format!("archs/{arch}.gguf"))
@@ -143,7 +143,7 @@ const REPRODUCIBLE: &[&str] = &[
 ];
 
 #[test]
-fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
+fn fork_shares_prefix_and_then_diverges() {
     let tokens: Vec<u32> = (0..70).map(|i| (i * i * 7 + 11) % 200).collect();
     for path in tiny_models() {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
@@ -183,7 +183,7 @@ fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
 }
 
 #[test]
-fn a_fork_of_a_recurrent_state_runs_again_only_what_lies_behind_a_copy_that_was_asked_for() {
+fn fork_of_recurrent_state_replays_from_last_copy() {
     let Some(path) = crate::it::support::files::model_path("archs/mamba.gguf") else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -215,7 +215,7 @@ fn a_fork_of_a_recurrent_state_runs_again_only_what_lies_behind_a_copy_that_was_
 }
 
 #[test]
-fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
+fn sequence_of_other_session_is_refused() {
     let Some(path) = tiny_models().into_iter().next() else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -230,7 +230,7 @@ fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
 /// by token, as with a cached prefix. Therefore fewer than 1 in 1000 draws may choose another
 /// token.
 #[test]
-fn a_seed_draws_the_same_of_a_text_that_is_computed_whole_and_in_pieces() {
+fn seed_draws_equal_tokens_for_split_prompts() {
     let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();

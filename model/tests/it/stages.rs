@@ -42,7 +42,7 @@ fn bit_for_bit(name: &str, options: &OpenOptions) {
 }
 
 #[test]
-fn stages_on_the_cpu_compute_bit_for_bit_what_one_computes() {
+fn cpu_stages_are_bit_identical_to_one_session() {
     for name in ["llama-q4_k_m", "qwen2-q8_0", "qwen3-q4_k_m", "gemma3-q8_0", "moe-q4_k_m"] {
         bit_for_bit(&format!("tiny/tiny-{name}.gguf"), &options(2));
     }
@@ -55,7 +55,7 @@ fn stages_on_the_cpu_compute_bit_for_bit_what_one_computes() {
 }
 
 #[test]
-fn what_cannot_be_cut_says_which_values_cross() {
+fn unsplittable_model_error_names_crossing_values() {
     let cut = |name: &str| {
         let gguf = Gguf::open(model_path(name)?).unwrap();
         Some(Layers::of(&kjit_model::arch::build(&gguf).unwrap()).map(|l| l.len()))
@@ -74,7 +74,7 @@ fn what_cannot_be_cut_says_which_values_cross() {
 }
 
 #[test]
-fn stages_are_all_of_the_models_layers() {
+fn stages_must_cover_all_layers() {
     let Some(path) = tiny_model("tiny-llama-q4_0.gguf") else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod adapters;
 #[path = "../../gguf/tests/it/support/as_folder.rs"]
 pub mod as_folder;
 pub mod draws;

@@ -88,6 +88,7 @@ pub struct Machine<'a> {
     position: Vec<u8>,
     numbers: Vec<u8>,
     seed_of_draws: Vec<u8>,
+    adapters: Vec<u8>,
     seed: u64,
 }
 
@@ -151,6 +152,7 @@ impl<'a> Machine<'a> {
             position: vec![0; 4],
             numbers: (0..options.context_of(graph) as u32).flat_map(u32::to_le_bytes).collect(),
             seed_of_draws: vec![0; 8],
+            adapters: bytes_of(&graph.adapter_factors()),
             graph,
             folder: folder.to_owned(),
             compiler: compiler.to_owned(),
@@ -237,6 +239,7 @@ impl<'a> Machine<'a> {
             Bind::Control(Control::Tokens) => &mut self.tokens,
             Bind::Control(Control::Position) => &mut self.position,
             Bind::Control(Control::Numbers) => &mut self.numbers,
+            Bind::Control(Control::Adapters) => &mut self.adapters,
             Bind::Control(Control::Seed) => &mut self.seed_of_draws,
             // Programs of one sequence bind none of these controls.
             Bind::Control(Control::Options | Control::Slots | Control::Pages) => return None,

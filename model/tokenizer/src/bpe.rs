@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_alphabet_has_a_letter_for_every_byte() {
+    fn byte_alphabet_is_a_bijection() {
         let letters: std::collections::HashSet<u32> = (0..=255).map(byte_to_letter).collect();
         assert_eq!(letters.len(), 256);
         for b in 0..=255u8 {
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn long_pieces_merge_as_short_ones_do() {
+    fn long_pieces_merge_like_short_ones() {
         let mut seed = 0x9E37_79B9_7F4A_7C15u64;
         let mut next = |n: usize| {
             seed ^= seed << 13;

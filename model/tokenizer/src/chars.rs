@@ -177,14 +177,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ascii_table_agrees_with_the_general_categories() {
+    fn ascii_table_matches_general_categories() {
         for cp in 0..128u32 {
             assert_eq!(ASCII[cp as usize], class_of(cp), "code point {cp}");
         }
     }
 
     #[test]
-    fn bytes_that_are_no_utf8_become_replacement_characters_one_by_one() {
+    fn invalid_utf8_bytes_become_replacement_characters() {
         assert_eq!(&*normalize(b"a\xC3"), "a\u{FFFD}".as_bytes());
         assert_eq!(&*normalize(b"\xF0\x9F\x98"), "\u{FFFD}\u{FFFD}\u{FFFD}".as_bytes());
         assert_eq!(&*normalize(b"\xC0\xAFx"), b"/x", "overlong slash");

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn control_tokens_are_text_unless_asked_for_and_user_defined_ones_never_are() {
+    fn control_tokens_need_parsing_but_user_defined_do_not() {
         let (t, p) = partition(&[("<s>", attr::CONTROL), ("<x>", attr::USER_DEFINED)]);
         assert_eq!(p.split(&t, b"<s>a<x>", &[], false), [text(0, 4), Fragment::Token(1)]);
         assert_eq!(
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_beside_a_stripping_token_is_swallowed() {
+    fn whitespace_beside_stripping_token_is_removed() {
         let (t, p) = partition(&[
             ("<l>", attr::CONTROL | attr::LSTRIP),
             ("<r>", attr::CONTROL | attr::RSTRIP),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_tokens_are_cut_out_as_the_rule_says() {
+    fn overlapping_special_tokens_are_split_by_priority() {
         let tokens = [
             ("ab", attr::USER_DEFINED),
             ("bca", attr::CONTROL),

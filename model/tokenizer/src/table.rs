@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_found_again_after_the_index_grew() {
+    fn text_is_found_after_index_growth() {
         let mut table = TokenTable::with_capacity(0, 0);
         for i in 0..5000u32 {
             assert_eq!(table.intern(format!("token {i}").as_bytes()), (i, true));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_equal_merges_counts() {
+    fn first_of_two_equal_merges_wins() {
         let mut map = PairMap::with_capacity(2);
         map.insert(1, 2, Merge { rank: 0, into: 7 });
         map.insert(1, 2, Merge { rank: 1, into: 8 });

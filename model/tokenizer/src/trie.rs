@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_beginning_is_found_shortest_first() {
+    fn all_prefixes_are_found_shortest_first() {
         let texts: [&[u8]; 7] = [b"a", b"abc", b"ab", b"b", b"", b"\xFF\x00", b"ab"];
         let trie =
             Trie::new(texts.iter().zip(0..).map(|(text, id)| (*text, id)).collect()).unwrap();

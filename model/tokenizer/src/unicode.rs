@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_unicode_15_1() {
+    fn table_is_unicode_15_1() {
         let mut digest = 0xCBF2_9CE4_8422_2325u64;
         for point in 0..0x11_0000 {
             let place = Category::ALL.iter().position(|c| *c == category(point)).unwrap();

@@ -6,30 +6,56 @@ use crate::dtype::DType;
 use crate::element::{BinOp, UnOp};
 use crate::program::{Instr, Map, Program};
 
-/// Whether a step is a call of some ten operations or more.
-fn is_long(instr: &Instr, dtype: DType) -> bool {
+/// How much a step computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Work {
+    /// A few operations.
+    Short,
+    /// A function of f32 (`math32.h`): some twenty to fifty operations.
+    Function,
+    /// Some fifty operations or more, or functions in f64.
+    Long,
+}
+
+fn work(instr: &Instr, dtype: DType) -> Work {
+    let narrow = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
     match instr {
-        Instr::Random { .. } => true,
-        Instr::Unary(op, _) => op.is_float() && !matches!(op, UnOp::SignBit | UnOp::Sqrt),
+        Instr::Random { .. } => Work::Long,
+        Instr::Unary(op, _) if !op.is_float() => Work::Short,
+        Instr::Unary(UnOp::SignBit | UnOp::Sqrt, _) => Work::Short,
+        Instr::Unary(
+            UnOp::Asin | UnOp::Acos | UnOp::Atan | UnOp::Asinh | UnOp::Acosh | UnOp::Atanh,
+            _,
+        ) => Work::Long,
+        Instr::Unary(..) | Instr::Binary(BinOp::LogAddExp, ..) if narrow => Work::Function,
+        Instr::Unary(..) => Work::Long,
+        Instr::Binary(BinOp::Div, ..) if dtype.is_float() => Work::Short,
         Instr::Binary(op, ..) => {
-            !matches!(
+            let short = matches!(
                 op,
                 BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::Min | BinOp::Max | BinOp::CopySign
-            ) && !op.compares()
-                && !op.is_bits()
-                && (*op != BinOp::Div || !dtype.is_float())
+            );
+            if short || op.compares() || op.is_bits() { Work::Short } else { Work::Long }
         }
-        _ => false,
+        _ => Work::Short,
     }
 }
 
-/// Number of elements that a thread has in flight: 16 bytes, unless the program is long.
+/// The work of a program's longest step.
+pub(super) fn longest(program: &Program) -> Work {
+    program.steps.iter().map(|s| work(&s.instr, s.dtype)).max().unwrap_or(Work::Short)
+}
+
+/// Number of elements that a thread has in flight: 16 bytes, fewer if the program is long.
 pub(super) fn in_flight(program: &Program) -> usize {
-    if program.steps.len() > 16 || program.steps.iter().any(|s| is_long(&s.instr, s.dtype)) {
+    let longest = longest(program);
+    if program.steps.len() > 32 || longest == Work::Long {
         return 1;
     }
     let widest = program.leaves.iter().map(|l| l.dtype.size()).max();
-    (16 / widest.unwrap_or(program.dtype().size()).max(2)).clamp(2, 8)
+    let many = (16 / widest.unwrap_or(program.dtype().size()).max(2)).clamp(2, 8);
+    // Each needs registers of its own.
+    if longest == Work::Function || program.steps.len() > 16 { many.min(4) } else { many }
 }
 
 /// Threads for the elements of a program's index space; `to` maps it to the position in the output.

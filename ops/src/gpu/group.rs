@@ -91,7 +91,7 @@ impl Gpu {
             }
             return Ok(None);
         };
-        let (program, team) = (&group.program, rows::Team::of(group.program.sizes().1));
+        let (program, team) = (&group.program, rows::Team::of(&group.program, &group.to));
         let (count, length) = program.sizes();
         let rendered = rows::render(program, &group.to, team);
         let target = self.device.target();

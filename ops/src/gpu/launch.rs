@@ -4,6 +4,7 @@ use super::Gpu;
 use super::elementwise::each;
 use super::fold::{COUNTERS, Division, STATE, fold};
 use super::render::BLOCK;
+use super::turn::turn;
 use crate::error::{Error, Result};
 use crate::fuse::Readers;
 use crate::lower;
@@ -81,8 +82,14 @@ impl Gpu {
         map: &Map,
         to: &DeviceBuffer<u8>,
     ) -> Result<()> {
-        let mut rendered = each(program, map);
         let target = self.device.target();
+        if let (Some(rendered), [leaf]) = (turn(program, map), &program.leaves[..]) {
+            let kernel =
+                self.kernel("turn", &rendered.text, |text| job("turn", text, BLOCK, target))?;
+            let args = [Arg::from(to), Arg::from(self.own_memory(&leaf.buffer)?)];
+            return self.send(&kernel, Grid::of(rendered.blocks), &rendered.numbers, &args);
+        }
+        let mut rendered = each(program, map);
         let kernel =
             self.kernel("each", &rendered.text, |text| job("each", text, BLOCK, target))?;
         let mut args = vec![Arg::from(to)];
@@ -144,7 +151,9 @@ impl Gpu {
         let steps = strides(shape);
         let covered = parts.iter().map(|p| p.numel()).sum::<usize>() >= numel(shape);
         let whole = Region { start: vec![0; rank], step: vec![1; rank] };
-        let first = (!(covered && parts.len() > 1)).then_some((&whole, base));
+        let copied = matches!((regions, parts), ([region], [part])
+            if *region == whole && part.shape == shape);
+        let first = (!(copied || covered && parts.len() > 1)).then_some((&whole, base));
         for (region, part) in first.into_iter().chain(regions.iter().zip(parts)) {
             if part.numel() == 0 {
                 continue;
@@ -269,6 +278,7 @@ pub(super) fn source(entry: &str, text: &str) -> Source {
     Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))
+        .file("math32.h", include_str!("../../gpu/math32.h"))
         .file("order.h", include_str!("../../gpu/order.h"))
         .file("kjit.h", kjit_kernels::DIALECT)
         .words()

@@ -12,6 +12,7 @@ mod pools;
 mod product;
 mod render;
 mod rows;
+mod turn;
 
 pub(crate) use order::Scatter;
 pub use order::order_jobs;

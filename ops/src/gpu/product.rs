@@ -3,6 +3,7 @@
 //! element-wise operations on the result. Extents and strides are arguments.
 
 use super::Gpu;
+use super::each::{Work, longest};
 use super::launch::Grid;
 use super::render::{self, Rendered, Writer, stored, to_stored};
 use crate::contract::{Contraction, Operand};
@@ -48,6 +49,8 @@ struct Tiles {
     cols: u32,
     waves: (u32, u32),
     stages: u32,
+    /// (Wgmma) Groups take tiles in turn (`APART`).
+    apart: bool,
 }
 
 impl Tiles {
@@ -98,28 +101,39 @@ fn copies_ahead(target: &Target) -> bool {
 }
 
 const fn wgmma(cols: u32, stages: u32) -> Tiles {
-    Tiles { kind: Kind::Wgmma, rows: 128, cols, waves: (1, 1), stages }
+    Tiles { kind: Kind::Wgmma, rows: 128, cols, waves: (1, 1), stages, apart: false }
 }
 
 const fn mma(rows: u32, cols: u32, waves: (u32, u32), stages: u32) -> Tiles {
-    Tiles { kind: Kind::Mma, rows, cols, waves, stages }
+    Tiles { kind: Kind::Mma, rows, cols, waves, stages, apart: false }
 }
 
 const fn fma(n: u32) -> Tiles {
-    Tiles { kind: Kind::Fma, rows: n, cols: n, waves: (1, 1), stages: 1 }
+    Tiles { kind: Kind::Fma, rows: n, cols: n, waves: (1, 1), stages: 1, apart: false }
 }
 
 /// Tiles and their speed on a full device, as a share of the fastest of their kind (H100, 4096³,
 /// 2026-11-27: 726, 648, 273, 217 TFLOP/s of halves; 42, 32 of f32; the others are estimates).
 const MAPS: &[(Tiles, u64)] = &[(wgmma(256, 4), 100), (wgmma(128, 6), 89), (wgmma(64, 8), 70)];
+/// With functions of many operations after the product, which a group computes while the other
+/// multiplies.
+const APART: &[(Tiles, u64)] = &[
+    (Tiles { apart: true, ..wgmma(128, 6) }, 100),
+    (wgmma(128, 6), 80),
+    (wgmma(64, 8), 65),
+];
 const AHEAD: &[(Tiles, u64)] =
     &[(mma(128, 128, (2, 4), 3), 37), (mma(64, 128, (2, 4), 3), 33), (mma(64, 64, (2, 2), 3), 30)];
 const UNITS: &[(Tiles, u64)] = &[(mma(64, 64, (2, 2), 2), 100)];
 const PLAIN: &[(Tiles, u64)] = &[(fma(128), 100), (fma(64), 76), (fma(32), 45)];
 
 /// The tiles that take the least time: rounds of blocks on all compute units, times their size.
-fn tiles(c: &Contraction, target: &Target, units: usize) -> Tiles {
-    let maps: &[(Tiles, u64)] = if has_maps(c, target) { MAPS } else { &[] };
+fn tiles(c: &Contraction, program: &Program, target: &Target, units: usize) -> Tiles {
+    let maps: &[(Tiles, u64)] = match has_maps(c, target) {
+        true if longest(program) > Work::Short => APART,
+        true => MAPS,
+        false => &[],
+    };
     let list = match has_units(target, c.dtype) {
         true if copies_ahead(target) => AHEAD,
         true => UNITS,
@@ -184,8 +198,12 @@ fn lie(o: &Operand, own: &[usize], depth: &[usize], dtype: DType, tiles: Tiles) 
     let whole = base && o.buffer.offset % wide == 0 && aligned(&o.batch);
     // The copy engine leaves out what is behind the end.
     let whole_runs = |n: usize| tiles.kind == Kind::Wgmma || n as i64 % wide == 0;
-    let runs =
-        |sizes: &[usize], strides: &[i64]| matches!((sizes, strides), ([n], [1]) if whole_runs(*n));
+    // Neighbours in the last axis, in whole vectors; other axes start at vectors.
+    let runs = |sizes: &[usize], strides: &[i64]| match (sizes, strides) {
+        ([n], [1]) => whole_runs(*n),
+        ([.., n], [rest @ .., 1]) => *n as i64 % wide == 0 && aligned(rest),
+        _ => false,
+    };
     if vectors && whole && runs(depth, &o.depth) && aligned(&o.own) {
         return OperandLayout::Depths;
     }
@@ -282,14 +300,16 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
     // A result that nothing follows is rounded once, where it is stored.
     let bare = matches!(program.steps.get(program.out), Some(s) if s.instr == Instr::Given(0));
     if !bare {
-        w.value(DType::F32);
+        let sizes = [numel(&c.batch), numel(&c.rows), numel(&c.cols)];
+        w.value(DType::F32, sizes, ["1", "p.n[0]", "p.n[1]"]);
     }
-    let (Tiles { rows, cols, stages, waves: (down, across), .. }, dtype) = (t, c.dtype);
+    let (Tiles { rows, cols, stages, waves: (down, across), apart, .. }, dtype) = (t, c.dtype);
     w.operand("Left", &c.left, c, &c.rows, lie(&c.left, &c.rows, &c.depth, dtype, t));
     w.operand("Right", &c.right, c, &c.cols, lie(&c.right, &c.cols, &c.depth, dtype, t));
     w.line(&format!(
         "struct Shape {{\n    static constexpr u32 BM = {rows}, BN = {cols};\n\
          \x20   static constexpr u32 WAVES_M = {down}, WAVES_N = {across}, STAGES = {stages};\n\
+         \x20   static constexpr bool APART = {apart};\n\
          \x20   using In = {};\n    using Left = ::Left;\n    using Right = ::Right;\n}};",
         stored(dtype)
     ));
@@ -297,26 +317,28 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
     let (out, of) = (program.dtype(), stored(dtype));
     let value = match bare {
         true => to_stored(out, "v"),
-        false => to_stored(out, &format!("value(p{names}, at, v)")),
+        false => to_stored(out, &format!("value(p{names}, z, row, col, v)")),
     };
     let (out, value) = (stored(out), value.replace("round_bf16(", "narrow_bf16("));
     let start = format!("KERNEL product(Numbers p, {out}* to, const {of}* left, const {of}* right");
-    let put = format!("[&](i64 at, float v) {{ to[at] = {value}; }});\n}}\n");
+    let put = format!(
+        "[&](u32 z, u32 row, u32 col, float v) -> {out} {{\n\
+         \x20       (void)z, (void)row, (void)col;\n        return {value};\n    }});\n}}\n"
+    );
     let kernel = match t.kind {
         Kind::Fma => format!(
             "#include \"product.h\"\n{start}{types}) {{\n\
-             \x20   ProductFma<Shape>::run(p, left, right, {put}"
+             \x20   ProductFma<Shape>::run(p, left, right, to, {put}"
         ),
         Kind::Mma => format!(
             "#include \"product_mma.h\"\n{start}{types}) {{\n    LDS_DYNAMIC(pool);\n\
-             \x20   ProductMma<Shape>::run(p, left, right, pool, {put}"
+             \x20   ProductMma<Shape>::run(p, left, right, pool, to, {put}"
         ),
         Kind::Wgmma => format!(
             "#include \"product_wgmma.h\"\n{start}, const __grid_constant__ TensorMap x,\n\
              \x20              const __grid_constant__ TensorMap y{types}) {{\n\
              \x20   LDS_DYNAMIC(pool);\n    LDS_ARRAY(ProductWgmma<Shape>::Shared, lds, 1);\n\
-             \x20   ProductWgmma<Shape>::run(p, &x, &y, to, pool, lds[0],\n\
-             \x20       [&](i64 at, float v) {{ return {value}; }});\n}}\n"
+             \x20   ProductWgmma<Shape>::run(p, &x, &y, to, pool, lds[0], {put}"
         ),
     };
     render::whole(w, &kernel, blocks)
@@ -360,8 +382,9 @@ fn job(text: &str, t: Tiles, target: &Target) -> Job {
 pub(super) fn product_job(c: &Contraction, program: Option<&Program>, target: &Target) -> Job {
     let elements = numel(&c.batch) * numel(&c.rows) * numel(&c.cols);
     let own = plain(c.dtype, elements);
-    let t = tiles(c, target, 1);
-    job(&render(c, program.unwrap_or(&own), t, 1).text, t, target)
+    let program = program.unwrap_or(&own);
+    let t = tiles(c, program, target, 1);
+    job(&render(c, program, t, 1).text, t, target)
 }
 
 impl Gpu {
@@ -386,7 +409,7 @@ impl Gpu {
         let units = self.device.info().units as usize;
         let copy = self.pitched(c, &target)?;
         let c = copy.as_ref().unwrap_or(c);
-        let t = tiles(c, &target, units);
+        let t = tiles(c, program, &target, units);
         let blocks = match t.kind {
             Kind::Wgmma => t.blocks(c).min(units.max(1)),
             _ => t.blocks(c),

@@ -131,15 +131,60 @@ impl<'a> Writer<'a> {
         self.line(&format!("    return v{};\n}}", program.out));
     }
 
-    /// Renders `STEP T value(…, i64 at, T given)`: the program's value at a row-major position of
-    /// its index space, and `given`, its `Given(0)`.
-    pub(super) fn value(&mut self, given: DType) {
+    /// Renders `STEP T value(…, u32 z, u32 row, u32 col, T given)`: the program's value for the
+    /// result of a product in its batch, row and column, and `given`, its `Given(0)`. `sizes` are
+    /// those of batch, rows and columns, and `numbers` the expressions that read them.
+    pub(super) fn value(&mut self, given: DType, sizes: [usize; 3], numbers: [&str; 3]) {
         let given = computed(given);
         self.item(&format!(", const {given} g0"));
-        let (axes, index) = (self.split(0..self.program.shape.len()), self.index());
+        let index = self.index();
+        let (shape, names) = (&self.program.shape, ["z", "row", "col"]);
+        let mut runs = Vec::new();
+        let (mut axis, mut group) = (0, 0);
+        while let Some(size) = shape.get(axis) {
+            // The fewest axes and groups that have the same number of elements.
+            let (first, mut elements, mut of, mut at) = (axis, *size, 1, "0".to_owned());
+            axis += 1;
+            loop {
+                match (sizes.get(group), shape.get(axis)) {
+                    (Some(n), _) if of < elements => {
+                        let name = names.get(group).copied().unwrap_or("0");
+                        let count = numbers.get(group).copied().unwrap_or("1");
+                        at = match (*n, at.as_str()) {
+                            (1, _) => at,
+                            (_, "0") => format!("({index}){name}"),
+                            _ => format!("({at} * ({index}){count} + ({index}){name})"),
+                        };
+                        of *= n;
+                        group += 1;
+                    }
+                    (_, Some(n)) if elements < of => {
+                        elements *= n;
+                        axis += 1;
+                    }
+                    _ => break,
+                }
+            }
+            runs.push((first..axis, at));
+        }
+        let mut text = String::new();
+        for (run, at) in runs {
+            match run.len() {
+                1 => _ = writeln!(text, "    const {index} x{} = {at};", run.start),
+                _ => {
+                    let rest = format!("rest{}", run.start);
+                    _ = writeln!(text, "    {index} {rest} = {at};");
+                    let split = self.split(run);
+                    text += &split.replace("rest;", &format!("{rest};")).replace(
+                        "index_rest(rest,",
+                        &format!("index_rest({rest},"),
+                    );
+                }
+            }
+        }
         self.line(&format!(
-            "STEP {out} value(const Numbers& p{types}, i64 at, {given} g0) {{\n\
-             \x20   {index} rest = ({index})at;\n{axes}    (void)rest;\n    return {call};\n}}",
+            "STEP {out} value(const Numbers& p{types}, u32 z, u32 row, u32 col, {given} g0) {{\n\
+             {text}    (void)z, (void)row, (void)col;\n    return {call};\n}}",
             out = computed(self.program.dtype()),
             types = buffers(self.program, true),
             call = self.call(", g0"),

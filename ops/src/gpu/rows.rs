@@ -1,42 +1,83 @@
 //! Kernels of rows: element-wise operations and folds of each row in one launch (softmax, norms).
-//! A row of up to 16 elements a thread is held in registers; a longer one is read again for each
-//! fold, from the caches if it fits them.
+//! A thread reads and writes packs of up to sixteen bytes; all loads of a pass are on their way
+//! before the first value is used. A row of up to 32 elements a thread is held in registers; a
+//! longer one is read again for each fold, from the caches if it fits them.
 
 use super::render::{self, Rendered, Writer, computed, stored, to_stored};
 use crate::dtype::{DType, Kind};
 use crate::element::FoldOp;
+use crate::memory::Store;
 use crate::program::{Instr, Map, Program, Reg, Step};
 use crate::shape::strides;
 use kjit_engine::{Constants, Job, Options, Target};
 use std::fmt::Write;
 
 /// Elements of a thread beyond which a row is read again.
-const MOST_HELD: usize = 16;
+const MOST_HELD: usize = 32;
+/// Elements of a thread to aim at.
+const AIM: usize = 16;
+/// Packs of a thread that are read together where a row is not held, or is held already.
+const AT_ONCE: usize = 2;
 
 /// How a block's threads share rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Team {
     /// Threads of a row.
     pub threads: u32,
-    /// Elements of a thread that are held in registers; 0: none.
-    held: u32,
+    /// Elements of a pack, which are neighbours in a row.
+    wide: usize,
+    /// Packs of a thread that are held in registers; 0: none.
+    held: usize,
 }
 
 impl Team {
-    pub(super) fn of(length: usize) -> Team {
-        let threads = match length {
-            ..=64 => 16,
-            65..=512 => 64,
-            513..=8192 => 256,
-            _ => 1024,
-        };
-        let each = length.div_ceil(threads as usize).next_power_of_two();
-        Team { threads, held: if each <= MOST_HELD { each as u32 } else { 0 } }
+    pub(super) fn of(program: &Program, to: &Map) -> Team {
+        let (_, length) = program.sizes();
+        let wide = [8, 4, 2].into_iter().find(|w| fits(program, to, *w)).unwrap_or(1);
+        let threads = length.div_ceil(AIM).next_power_of_two().clamp(8, 1024);
+        let packs = length.div_ceil(threads * wide).next_power_of_two();
+        let held = if packs * wide <= MOST_HELD { packs } else { 0 };
+        Team { threads: threads as u32, wide, held }
     }
 
     pub(super) const fn block(self) -> u32 {
         if self.threads > 256 { self.threads } else { 256 }
     }
+}
+
+/// Whether a map has neighbours along the row that form packs of `wide` elements.
+fn in_packs(map: &Map, wide: usize) -> bool {
+    let own = map.strides.split_last().is_some_and(|(last, rest)| {
+        *last == 1 && rest.iter().all(|s| s.unsigned_abs().is_multiple_of(wide as u64))
+    });
+    own && map.offset.unsigned_abs().is_multiple_of(wide as u64)
+}
+
+/// Whether the rows of a program are whole packs: all that it reads and writes along a row.
+fn fits(program: &Program, to: &Map, wide: usize) -> bool {
+    let mut smallest = program.dtype().size();
+    let mut any = false;
+    for step in &program.steps {
+        let Instr::Load(leaf, map) = step.instr else { continue };
+        let (Some(leaf), Some(map)) = (program.leaves.get(leaf), program.maps.get(map)) else {
+            return false;
+        };
+        if map.strides.last() != Some(&1) {
+            continue;
+        }
+        smallest = smallest.min(leaf.dtype.size());
+        any = true;
+        // A device's memory starts at multiples of 256 bytes, that of other libraries may not.
+        let base = match &leaf.buffer.store {
+            Store::Gpu(_, memory) => memory.address().is_multiple_of(16),
+            Store::Host(_) => true,
+        };
+        if !base || !in_packs(map, wide) {
+            return false;
+        }
+    }
+    let whole = program.shape.last().is_some_and(|n| n.is_multiple_of(wide));
+    any && whole && wide * smallest <= 16 && in_packs(to, wide)
 }
 
 /// The registers that an instruction reads.
@@ -118,39 +159,44 @@ fn mark(list: &mut [bool], at: usize) {
     }
 }
 
-/// The accumulator of a fold, its first value, and the expression of `a` and `b`. Extremes start
-/// with the first element.
-fn joining(op: FoldOp, dtype: DType) -> (&'static str, &'static str, &'static str) {
-    let kept = match (dtype.kind(), op) {
-        (Kind::Float, FoldOp::Sum | FoldOp::Prod) => "f64",
-        _ => computed(dtype),
+/// The accumulator of a fold, its neutral value, and the function of two values.
+fn joining(op: FoldOp, dtype: DType) -> (&'static str, String, &'static str) {
+    let (own, float) = (computed(dtype), dtype.kind() == Kind::Float);
+    let kept = match op {
+        FoldOp::Sum | FoldOp::Prod if float => "f64",
+        _ => own,
+    };
+    let limit = |sign: &str, end: &str| match float {
+        true => format!("({own})({sign}m_inf())"),
+        false => format!("Limits<{own}>::{end}()"),
     };
     match op {
-        FoldOp::Sum => (kept, "0", "op_add(a, b)"),
-        FoldOp::Prod => (kept, "1", "op_multiply(a, b)"),
-        FoldOp::Max => (kept, "", "op_maximum(a, b)"),
-        _ => (kept, "", "op_minimum(a, b)"),
+        FoldOp::Sum => (kept, "0".to_owned(), "op_add"),
+        FoldOp::Prod => (kept, "1".to_owned(), "op_multiply"),
+        FoldOp::Max => (kept, limit("-", "low"), "op_maximum"),
+        _ => (kept, limit("", "high"), "op_minimum"),
     }
 }
 
-/// The state of the fold that is step `reg`.
+/// The state of the fold that is step `reg`. A pack is joined in the dtype of its elements, packs
+/// in that of the state.
 fn state(reg: Reg, op: FoldOp, dtype: DType) -> String {
     let (kept, first, join) = joining(op, dtype);
-    let (first, test) = match first {
-        "" => ("0", "if (!y.any) return x;\n    if (!x.any) return y;\n    "),
-        first => (first, ""),
-    };
-    // `any` has the width of a word, and the state that of whole words.
-    let any = if matches!(kept, "f64" | "i64" | "u64") { "u64" } else { "u32" };
+    let c = computed(dtype);
+    // Lanes exchange whole words.
     let pad = if matches!(kept, "u8" | "i8" | "u16" | "i16") { "alignas(4) " } else { "" };
     format!(
-        "struct State{reg} {{ {pad}{kept} v; {any} any; }};\n\
+        "struct State{reg} {{ {pad}{kept} v; }};\n\
          STEP State{reg} join(State{reg} x, State{reg} y) {{\n\
-         \x20   {test}const {kept} a = x.v, b = y.v;\n\
-         \x20   return State{reg}{{{join}, 1}};\n}}\n\
-         STEP State{reg} none{reg}() {{ return State{reg}{{({kept}){first}, 0}}; }}\n\
-         STEP State{reg} one{reg}({c} v) {{ return State{reg}{{({kept})v, 1}}; }}\n",
-        c = computed(dtype)
+         \x20   return State{reg}{{{join}(x.v, y.v)}};\n}}\n\
+         STEP {c} join{reg}({c} a, {c} b) {{ return {join}(a, b); }}\n\
+         STEP State{reg} none{reg}() {{ return State{reg}{{({kept}){first}}}; }}\n\
+         template <u32 N> STEP State{reg} all{reg}(const {c} (&v)[N]) {{\n\
+         \x20   {c} t[N];\n\
+         \x20   UNROLL for (u32 i = 0; i < N; i++) t[i] = v[i];\n\
+         \x20   UNROLL for (u32 n = N / 2; n > 0; n /= 2)\n\
+         \x20       UNROLL for (u32 i = 0; i < n; i++) t[i] = join{reg}(t[i], t[i + n]);\n\
+         \x20   return State{reg}{{({kept})t[0]}};\n}}\n"
     )
 }
 
@@ -163,9 +209,13 @@ struct Kernel<'a> {
     body: String,
     /// Steps whose values are in registers, for each element of a thread.
     held: Vec<Reg>,
-    /// The expressions of the row's length and of the axes of a row.
+    /// The expression of the row's length.
     length: String,
+    /// The lines that find the index in each axis of a row from `k`; the last is that of a pack's
+    /// first element.
     along: String,
+    /// The last axis.
+    last: usize,
 }
 
 impl Kernel<'_> {
@@ -186,58 +236,108 @@ impl Kernel<'_> {
         }
     }
 
-    /// A loop over the row that computes `targets`; `each` uses them. Values that `later` needs
-    /// are held.
-    fn pass(&mut self, targets: &[Reg], later: &[Reg], each: &str) {
+    /// Whether a step is a load of packs: its leaf and its map.
+    fn is_pack(&self, reg: Reg) -> Option<(usize, Map)> {
+        let Instr::Load(leaf, map) = self.step(reg)?.instr else { return None };
+        let map = self.program.maps.get(map)?;
+        (map.strides.last() == Some(&1)).then(|| (leaf, map.clone()))
+    }
+
+    /// A loop over the row that computes `targets`. `each` uses an element's values and `behind`
+    /// those of a pack; values that `later` needs are held.
+    fn pass(&mut self, targets: &[Reg], later: &[Reg], [before, each, behind]: [&str; 3]) {
         let needed = self.steps.needed(self.program, targets, &self.held);
-        let keeps: Vec<Reg> = match self.team.held {
+        let Team { threads, wide, held } = self.team;
+        let keeps: Vec<Reg> = match held {
             0 => Vec::new(),
             _ => needed.iter().copied().filter(|r| later.contains(r)).collect(),
         };
-        let held = self.team.held;
-        for reg in keeps.iter().filter(|r| !self.held.contains(r)) {
+        let new: Vec<Reg> = keeps.iter().copied().filter(|r| !self.held.contains(r)).collect();
+        for reg in &new {
             let of = self.step(*reg).map_or("float", |s| computed(s.dtype));
-            _ = writeln!(self.body, "    {of} h{reg}[{held}];");
+            _ = writeln!(self.body, "    {of} h{reg}[{held}][{wide}];");
         }
-        let (team, index) = (self.team.threads, self.w.index());
-        let (open, first) = match held {
-            0 => (
-                format!(
-                    "    for ({index} k = lane; live && k < {}; k += {team}) {{\n",
-                    self.length
-                ),
-                String::new(),
+        // Loads of a first pass are all on their way together.
+        let first = self.held.is_empty();
+        let packs = match held {
+            0 => AT_ONCE * 8usize.div_ceil(wide).min(4),
+            n if first => n,
+            n => n.min(AT_ONCE),
+        };
+        let (index, length) = (self.w.index(), self.length.clone());
+        let open = match held {
+            0 => format!(
+                "    for ({index} from = 0; from < {length}; from += {}) {{\n\
+                 \x20       const {index} begin = from + lane * {wide};\n",
+                packs * wide * threads as usize
             ),
-            n => (
-                format!("    UNROLL for (u32 i = 0; i < {n}; i++) {{\n"),
-                format!(
-                    "        const {index} k = lane + i * {team};\n\
-                     \x20       if (!live || k >= {}) break;\n",
-                    self.length
-                ),
+            n => format!(
+                "    UNROLL for (u32 pack = 0; pack < {n}; pack += {packs}) {{\n\
+                 \x20       const {index} begin = (pack * {threads} + lane) * {wide};\n"
             ),
         };
-        self.body += &(open + &first + &self.along);
+        let place = format!(
+            "            const {index} own = begin + u * {},\n\
+             \x20               k = own < {length} ? own : {length} - {wide};\n",
+            threads as usize * wide
+        );
+        self.body += &open;
+        let loads: Vec<(Reg, usize, Map)> = needed
+            .iter()
+            .filter(|r| !self.held.contains(r))
+            .filter_map(|r| self.is_pack(*r).map(|(leaf, map)| (*r, leaf, map)))
+            .collect();
+        let (last, along) = (self.last, self.along.clone());
+        for (reg, leaf, _) in &loads {
+            let of = self.program.leaves.get(*leaf).map_or("float", |l| stored(l.dtype));
+            _ = writeln!(self.body, "        Pack<{of}, {wide}> l{reg}[{packs}];");
+        }
+        if !loads.is_empty() {
+            _ = write!(
+                self.body,
+                "        UNROLL for (u32 u = 0; u < {packs}; u++) {{\n{place}{along}\
+                 \x20           const {index} x{last} = first;\n            (void)x{last};\n"
+            );
+            for (reg, leaf, map) in &loads {
+                let of = self.program.leaves.get(*leaf).map_or("float", |l| stored(l.dtype));
+                let at = self.w.place(map);
+                _ = writeln!(
+                    self.body,
+                    "            l{reg}[u] = *(const Pack<{of}, {wide}>*)(b{leaf} + ({at}));"
+                );
+            }
+            self.body += "        }\n";
+        }
+        _ = write!(
+            self.body,
+            "        UNROLL for (u32 u = 0; u < {packs}; u++) {{\n{place}{along}\
+             \x20           const {index} x{last} = first;\n\
+             \x20           const bool inside = own < {length};\n\
+             \x20           (void)x{last}, (void)inside;\n{before}\
+             \x20           UNROLL for (u32 e = 0; e < {wide}; e++) {{\n\
+             \x20           const {index} x{last} = first + e;\n            (void)x{last};\n"
+        );
+        let row = if held == 0 { "u" } else { "pack + u" };
         for reg in needed {
             let Some(step) = self.step(reg) else { continue };
             let of = computed(step.dtype);
-            if self.held.contains(&reg) {
-                _ = writeln!(self.body, "        const {of} v{reg} = h{reg}[i];");
-                continue;
-            }
-            let value = self.w.rounded(reg, &step);
-            _ = writeln!(self.body, "        const {of} v{reg} = {value};");
-            if keeps.contains(&reg) {
-                _ = writeln!(self.body, "        h{reg}[i] = v{reg};");
-            }
-        }
-        self.body += each;
-        self.body += "    }\n";
-        for reg in keeps {
-            if !self.held.contains(&reg) {
-                self.held.push(reg);
+            let value = if self.held.contains(&reg) {
+                format!("h{reg}[{row}][e]")
+            } else if loads.iter().any(|l| l.0 == reg) {
+                match step.dtype {
+                    DType::F16 | DType::BF16 => format!("load(l{reg}[u].v[e])"),
+                    _ => format!("l{reg}[u].v[e]"),
+                }
+            } else {
+                self.w.rounded(reg, &step)
+            };
+            _ = writeln!(self.body, "            const {of} v{reg} = {value};");
+            if new.contains(&reg) {
+                _ = writeln!(self.body, "            h{reg}[{row}][e] = v{reg};");
             }
         }
+        _ = write!(self.body, "{each}            }}\n{behind}        }}\n    }}\n");
+        self.held.extend(new);
     }
 }
 
@@ -248,25 +348,28 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
     let (count, length) = program.sizes();
     let (rows, length) = (w.size(count as i64), w.size(length as i64));
     let split = program.shape.len() - program.folded.min(program.shape.len());
+    let last = program.shape.len().saturating_sub(1);
     // Indices of the axes of the rows, and along a row; the last axis varies fastest.
     let mut digits = |range: std::ops::Range<usize>, indent: &str, from: &str| {
         let mut text = format!("{indent}{index} rest{} = {from};\n", range.start);
         for (k, n) in program.shape.iter().enumerate().take(range.end).skip(range.start).rev() {
+            let name = if k == last { "first".to_owned() } else { format!("x{k}") };
             if k == range.start {
-                _ = writeln!(text, "{indent}const {index} x{k} = rest{};", range.start);
+                _ = writeln!(text, "{indent}const {index} {name} = rest{};", range.start);
             } else {
                 let n = w.size(*n as i64);
                 _ = writeln!(
                     text,
-                    "{indent}const {index} x{k} = index_rest(rest{}, {n});",
+                    "{indent}const {index} {name} = index_rest(rest{}, {n});",
                     range.start
                 );
             }
         }
         text + &format!("{indent}(void)rest{};\n", range.start)
     };
-    let across = if split > 0 { digits(0..split, "    ", "live ? row : 0") } else { String::new() };
-    let along = digits(split..program.shape.len(), "        ", "k");
+    let across =
+        if split > 0 { digits(0..split, "    ", "live ? row : 0") } else { String::new() };
+    let along = digits(split..program.shape.len(), "            ", "k");
     let steps = Steps::of(program);
     let folds: Vec<(Reg, FoldOp, Reg)> = program
         .steps
@@ -281,16 +384,19 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
         folds.iter().map(|(at, op, x)| state(*at, *op, program.dtype_of(*x))).collect();
     w.line("#include \"rows.h\"");
     w.line(&states);
-    let mut k =
-        Kernel { w, program, steps, team, body: String::new(), held: Vec::new(), length, along };
-    let last = folds.iter().map(|(at, ..)| k.steps.level(*at)).max().unwrap_or(0);
-    for level in 0..last {
+    let (body, held) = (String::new(), Vec::new());
+    let mut k = Kernel { w, program, steps, team, body, held, length, along, last };
+    let levels = folds.iter().map(|(at, ..)| k.steps.level(*at)).max().unwrap_or(0);
+    for level in 0..levels {
         k.uniform(level);
         let now: Vec<_> = folds.iter().filter(|f| k.steps.level(f.0) == level + 1).collect();
-        let mut each = String::new();
+        let [mut before, mut each, mut behind] = [const { String::new() }; 3];
         for (at, _, x) in &now {
+            let of = computed(program.dtype_of(*x));
             _ = writeln!(k.body, "    State{at} s{at} = none{at}();");
-            _ = writeln!(each, "        s{at} = join(s{at}, one{at}(v{x}));");
+            _ = writeln!(before, "            {of} f{at}[{}];", team.wide);
+            _ = writeln!(each, "            f{at}[e] = v{x};");
+            _ = writeln!(behind, "            if (inside) s{at} = join(s{at}, all{at}(f{at}));");
         }
         let targets: Vec<Reg> = now.iter().map(|f| f.2).collect();
         // Values of this level that later passes need.
@@ -301,7 +407,7 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
             .chain([program.out])
             .collect();
         later = k.steps.needed(program, &later, &k.held);
-        k.pass(&targets, &later, &each);
+        k.pass(&targets, &later, [&before, &each, &behind]);
         for (at, op, x) in now {
             let of = program.dtype_of(*x);
             let sum =
@@ -314,17 +420,22 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
             _ = writeln!(k.body, "    const {} v{at} = {value};", computed(of));
         }
     }
-    k.uniform(last);
-    let dtype = program.dtype();
+    k.uniform(levels);
+    let (dtype, wide) = (program.dtype(), team.wide);
     let packed = to.offset == 0 && to.strides == strides(&program.shape);
+    let (threads, out) = (team.threads, stored(dtype));
+    let value = to_stored(dtype, &format!("v{}", program.out));
+    // Packs are stored whole; `fits` has seen that they lie in the result as in the row.
     let place = match packed {
         true => format!("row * {} + k", k.length),
         false => k.w.place(to),
     };
-    let store =
-        format!("        to[{place}] = {};\n", to_stored(dtype, &format!("v{}", program.out)));
-    k.pass(&[program.out], &[], &store);
-    let (threads, out) = (team.threads, stored(dtype));
+    let before = format!("            Pack<{out}, {wide}> result;\n");
+    let each = format!("            result.v[e] = {value};\n");
+    let behind = format!(
+        "            if (live && inside) *(Pack<{out}, {wide}>*)(to + ({place})) = result;\n"
+    );
+    k.pass(&[program.out], &[], [&before, &each, &behind]);
     let kernel = format!(
         "KERNEL rows(Numbers p, {out}* to{types}) {{\n\
          \x20   LDS_ARRAY(u64, pool, 2 * kj_waves);\n\
@@ -348,6 +459,6 @@ pub(super) fn job(text: &str, team: Team, target: &Target) -> Job {
 
 /// The compile job of a program of rows.
 pub(super) fn rows_job(program: &Program, to: &Map, target: &Target) -> Job {
-    let team = Team::of(program.sizes().1);
+    let team = Team::of(program, to);
     job(&render(program, to, team).text, team, target)
 }

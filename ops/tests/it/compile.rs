@@ -85,7 +85,7 @@ fn compile(test: &str, target: &str, kind: &str, jobs: impl Fn(&Target) -> Vec<J
 }
 
 #[test]
-fn nvrtc_takes_every_operation_for_nvidia() {
+fn nvrtc_compiles_every_operation_for_nvidia() {
     let all = [
         DType::Bool,
         DType::I8,
@@ -96,13 +96,13 @@ fn nvrtc_takes_every_operation_for_nvidia() {
         DType::F32,
         DType::F64,
     ];
-    compiles("nvrtc_takes_every_operation_for_nvidia", "sm_90", &all, "nvrtc");
+    compiles("nvrtc_compiles_every_operation_for_nvidia", "sm_90", &all, "nvrtc");
 }
 
 #[test]
-fn clang_takes_every_operation_for_amd() {
+fn clang_compiles_every_operation_for_amd() {
     let some = [DType::F32, DType::F64, DType::BF16, DType::I64, DType::U8];
-    compiles("clang_takes_every_operation_for_amd", "gfx1100", &some, "clang");
+    compiles("clang_compiles_every_operation_for_amd", "gfx1100", &some, "clang");
 }
 
 /// Attention of both widths, causal and not, of the dtypes that the target's kernel takes.
@@ -121,9 +121,9 @@ fn attention(target: &Target, dtypes: &[DType]) -> Vec<Job> {
 const HALVES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 
 #[test]
-fn nvrtc_takes_products_and_rows() {
+fn nvrtc_compiles_matmul_and_row_kernels() {
     for target in ["sm_75", "sm_90"] {
-        let test = "nvrtc_takes_products_and_rows";
+        let test = "nvrtc_compiles_matmul_and_row_kernels";
         compile(test, target, "nvrtc", |target| skeletons(target, &HALVES));
         let taken = if target == "sm_75" { &HALVES[..1] } else { &HALVES[..2] };
         compile(test, target, "nvrtc", |target| attention(target, taken));
@@ -131,9 +131,9 @@ fn nvrtc_takes_products_and_rows() {
 }
 
 #[test]
-fn clang_takes_products_and_rows() {
+fn clang_compiles_matmul_and_row_kernels() {
     for target in ["gfx803", "gfx942", "gfx1201"] {
-        let test = "clang_takes_products_and_rows";
+        let test = "clang_compiles_matmul_and_row_kernels";
         compile(test, target, "clang", |target| skeletons(target, &HALVES[..1]));
         if target != "gfx803" {
             compile(test, target, "clang", |target| attention(target, &HALVES[..1]));

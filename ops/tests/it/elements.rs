@@ -28,7 +28,7 @@ const FUNCTIONS: &[(UnOp, One, f64)] = &[
 ];
 
 #[test]
-fn functions_are_right_to_the_last_places_of_every_float() {
+fn functions_are_accurate_for_every_float_type() {
     let mut random = Random(1);
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         for (op, oracle, range) in FUNCTIONS {
@@ -41,7 +41,7 @@ fn functions_are_right_to_the_last_places_of_every_float() {
 }
 
 #[test]
-fn integers_wrap_and_divide_as_the_array_api_says() {
+fn integers_wrap_and_divide_by_array_api() {
     for dtype in [DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U32, DType::U64]
     {
         let (low, high) = dtype.range();
@@ -95,7 +95,7 @@ fn integers_wrap_and_divide_as_the_array_api_says() {
 }
 
 #[test]
-fn special_values_of_floats_are_ieees() {
+fn float_special_values_follow_ieee_754() {
     let x = floats(&[f64::NAN, f64::INFINITY, -0.0, 2.5, -2.5], DType::F32);
     let one = floats(&[1.0], DType::F32);
     close("max", &list(&x.maximum(&one).unwrap()), &[f64::NAN, f64::INFINITY, 1.0, 2.5, 1.0], 0.0);
@@ -114,7 +114,7 @@ fn special_values_of_floats_are_ieees() {
 }
 
 #[test]
-fn a_long_chain_gives_the_bits_of_its_steps() {
+fn long_fused_chain_is_bit_identical_to_single_steps() {
     // 300 operations: several groups, reused registers, and a graph that is deeper than the limit.
     let mut random = Random(2);
     for dtype in [DType::F32, DType::F16, DType::I32] {
@@ -135,7 +135,7 @@ fn a_long_chain_gives_the_bits_of_its_steps() {
 }
 
 #[test]
-fn what_does_not_fit_is_named_on_both_sides() {
+fn mismatched_operands_are_both_named() {
     let f = |shape: &[usize], d| Tensor::full(shape, Scalar::Int(1), d, &Device::Cpu).unwrap();
     let said = |e: Error| e.to_string();
     let e = said(f(&[2, 3], DType::F32).add(&f(&[4], DType::F32)).unwrap_err());

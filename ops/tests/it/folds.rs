@@ -22,7 +22,7 @@ fn groups(t: &Tensor, axes: &[usize]) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn folds_are_loops_over_any_axes() {
+fn reductions_match_loops_over_any_axes() {
     let mut random = Random(3);
     for shape in SHAPES {
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::I16] {
@@ -55,7 +55,7 @@ fn folds_are_loops_over_any_axes() {
 }
 
 #[test]
-fn a_nan_is_the_extreme_and_its_place_the_first() {
+fn max_and_min_propagate_nan_and_return_first_index() {
     let x = floats(&[1.0, f64::NAN, 3.0, f64::NAN], DType::F32);
     assert!(list(&x.max(None, false).unwrap())[0].is_nan());
     assert!(list(&x.min(None, false).unwrap())[0].is_nan());
@@ -66,7 +66,7 @@ fn a_nan_is_the_extreme_and_its_place_the_first() {
 }
 
 #[test]
-fn folds_without_elements_are_neutral_or_refused() {
+fn empty_reductions_are_neutral_or_refused() {
     let x = Tensor::full(&[2, 0], Scalar::Int(0), DType::F32, &Device::Cpu).unwrap();
     assert_eq!(list(&x.sum(Some(&[1]), false, None).unwrap()), [0.0, 0.0]);
     assert_eq!(list(&x.prod(Some(&[1]), false, None).unwrap()), [1.0, 1.0]);
@@ -78,7 +78,7 @@ fn folds_without_elements_are_neutral_or_refused() {
 }
 
 #[test]
-fn a_large_sum_of_f32_keeps_its_digits() {
+fn large_f32_sum_keeps_its_precision() {
     // An f32 sum of 16 million values of 0.1 would lose three digits.
     let x = Tensor::full(&[1 << 24], Scalar::Float(0.1), DType::F32, &Device::Cpu).unwrap();
     let want = f64::from(0.1f32) * f64::from(1 << 24);
@@ -86,7 +86,7 @@ fn a_large_sum_of_f32_keeps_its_digits() {
 }
 
 #[test]
-fn sorting_is_stable_and_nan_comes_last() {
+fn sorting_is_stable_with_nan_last() {
     let mut random = Random(5);
     for dtype in [DType::F32, DType::F16, DType::I8, DType::U64] {
         let x = random.tensor(&[7, 65], dtype, 9.0);
@@ -105,7 +105,7 @@ fn sorting_is_stable_and_nan_comes_last() {
 }
 
 #[test]
-fn running_sums_and_unique_values_are_loops() {
+fn cumulative_sums_and_unique_values_match_loops() {
     let mut random = Random(6);
     let x = random.tensor(&[5, 33], DType::I8, 9.0);
     let (run, values) = (list(&x.cumulative(false, 1, None, false).unwrap()), list(&x));

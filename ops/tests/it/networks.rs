@@ -4,7 +4,7 @@ use crate::it::{Random, close, list, tensor};
 use kjit_ops::{DType, Device, Reduction, Scalar, Tensor, Windows};
 
 #[test]
-fn products_of_any_strides_are_loops() {
+fn matmul_matches_loops_for_any_strides() {
     let mut random = Random(8);
     for (m, k, n) in [(1, 1, 1), (31, 33, 65), (7, 257, 3), (4, 0, 5), (0, 3, 2), (64, 64, 64)] {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::I8, DType::U32] {
@@ -40,7 +40,7 @@ fn products_of_any_strides_are_loops() {
 }
 
 #[test]
-fn convolutions_and_their_transposes_are_loops() {
+fn convolutions_and_transposed_ones_match_loops() {
     let mut random = Random(9);
     for (stride, pad, dilation, groups) in [(1, 0, 1, 1), (2, 1, 1, 2), (3, 2, 2, 1), (1, 1, 3, 2)]
     {
@@ -78,7 +78,7 @@ fn convolutions_and_their_transposes_are_loops() {
 }
 
 #[test]
-fn pools_norms_and_losses_are_what_their_formulas_say() {
+fn pools_norms_and_losses_match_their_formulas() {
     let mut random = Random(10);
     let x = random.tensor(&[2, 3, 7], DType::F64, 2.0);
     let windows = Windows { stride: &[2], padding: &[1], dilation: &[1] };

@@ -5,7 +5,7 @@ use crate::it::{Random, close, eps, list, tensor};
 use kjit_ops::{DType, Device, Index, Scalar, Tensor};
 
 #[test]
-fn any_chain_of_views_reads_the_right_elements() {
+fn chained_views_read_the_right_elements() {
     let mut random = Random(7);
     for round in 0..200 {
         let n = 2 * 3 * 4 * 5;
@@ -49,7 +49,7 @@ fn any_chain_of_views_reads_the_right_elements() {
 }
 
 #[test]
-fn assignment_makes_another_tensor() {
+fn assignment_returns_a_new_tensor() {
     let x = Tensor::full(&[3, 4], Scalar::Int(0), DType::F32, &Device::Cpu).unwrap();
     let row = x.index(&[Index::At(1)]).unwrap();
     let five = Tensor::full(&[], Scalar::Int(5), DType::F32, &Device::Cpu).unwrap();
@@ -69,7 +69,7 @@ fn assignment_makes_another_tensor() {
 }
 
 #[test]
-fn indices_outside_are_refused_by_number() {
+fn out_of_range_indices_are_refused_with_number() {
     let x = Tensor::full(&[3, 4], Scalar::Int(0), DType::F32, &Device::Cpu).unwrap();
     let error = x.index(&[Index::At(-4)]).unwrap_err().to_string();
     assert!(error.contains("index -4 is out of bounds for axis 0 with size 3"), "{error}");
@@ -82,7 +82,7 @@ fn indices_outside_are_refused_by_number() {
 /// Programs are remembered by structure. Equal structures with other elements, constants, offsets
 /// and shapes must not be taken for each other.
 #[test]
-fn repeated_expressions_take_new_elements_and_constants() {
+fn repeated_expressions_use_new_elements_and_constants() {
     let mut random = Random(31);
     let number = |v: f64| Tensor::full(&[], Scalar::Float(v), DType::F32, &Device::Cpu).unwrap();
     for round in 0..40u32 {

@@ -5,32 +5,32 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn the_package_passes_its_own_tests() {
-    run("the_package_passes_its_own_tests", "tests/test_kjit.py", &[]);
+fn package_passes_its_python_tests() {
+    run("package_passes_its_python_tests", "tests/test_kjit.py", &[]);
 }
 
 #[test]
-fn files_layers_and_launches() {
-    run("files_layers_and_launches", "tests/test_files.py", &[]);
+fn files_layers_and_launch_counts_pass() {
+    run("files_layers_and_launch_counts_pass", "tests/test_files.py", &[]);
 }
 
 #[test]
-fn operations_give_torchs_numbers() {
-    run("operations_give_torchs_numbers", "tests/test_goldens.py", &[]);
+fn operations_match_torch_goldens() {
+    run("operations_match_torch_goldens", "tests/test_goldens.py", &[]);
 }
 
 #[test]
-fn models_generate() {
-    run("models_generate", "tests/test_model.py", &[]);
+fn models_generate_text() {
+    run("models_generate_text", "tests/test_model.py", &[]);
 }
 
 #[test]
-fn other_libraries_take_its_tensors() {
-    run("other_libraries_take_its_tensors", "tests/test_others.py", &[]);
+fn other_libraries_accept_kjit_tensors() {
+    run("other_libraries_accept_kjit_tensors", "tests/test_others.py", &[]);
 }
 
 #[test]
-fn examples_run_as_they_stand() {
+fn examples_run_unchanged() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<String> = std::fs::read_dir(here.join("examples"))
         .unwrap()
@@ -40,14 +40,14 @@ fn examples_run_as_they_stand() {
     files.sort();
     assert!(files.len() >= 11, "{files:?}");
     for file in files {
-        run("examples_run_as_they_stand", &format!("examples/{file}"), &[]);
+        run("examples_run_unchanged", &format!("examples/{file}"), &[]);
     }
     let models = std::env::var("KJIT_TEST_MODELS").unwrap_or("../.models".to_owned());
     let model = here.join(models).join("SmolLM2-135M-Instruct.Q4_1.gguf");
     match model.is_file() {
         true => {
             let model = model.display().to_string();
-            run("examples_run_as_they_stand", "examples/08_generate.py", &[&model]);
+            run("examples_run_unchanged", "examples/08_generate.py", &[&model]);
         }
         false => eprintln!("SKIPPED 08_generate.py: {} is not there", model.display()),
     }

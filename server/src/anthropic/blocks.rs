@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_turns_in_their_order_and_results_know_the_tools_name() {
+    fn blocks_become_turns_in_order_with_tool_names() {
         let hint = json!({ "type": "ephemeral" });
         let mut f = fields(&json!({
             "system": [{ "type": "text", "text": "A", "cache_control": hint }, { "type": "text", "text": "B" }],
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_name() {
+    fn invalid_blocks_are_refused_by_name() {
         for (messages, why) in [
             (json!([]), "'messages': give at least one"),
             (

@@ -22,8 +22,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Fields that are refused by name, because they would change the answer.
-const REFUSED: [(&str, &str); 2] =
-    [("image_data", "this model reads text only"), ("lora", "adapters are not supported")];
+const REFUSED: [(&str, &str); 1] = [("image_data", "this model reads text only")];
 
 /// Values of a request that its answer repeats.
 struct CompletionContext {
@@ -81,6 +80,9 @@ pub async fn go(
         }
         (form, grammar) => form.or(grammar),
     };
+    let (model, _) = service.parts(at);
+    let count = service.options.models.get(model).map_or(0, |served| served.adapters.len());
+    let adapters = super::scales(&mut f, count)?;
     f.done()?;
     if max_tokens == Some(0) {
         return Err(Refusal::field("n_predict", "give -1, or a whole number from 1 up"));
@@ -103,6 +105,7 @@ pub async fn go(
         constraint: constraints.into_iter().next(),
         lookup: loaded.lookup,
         ids,
+        adapters,
         ..GenerationRequest::of(tokens, OutputParsing::Plain, caller)
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);

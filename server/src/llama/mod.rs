@@ -4,7 +4,8 @@ pub mod completion;
 pub mod infill;
 pub mod tokens;
 
-use crate::options::Served;
+use crate::fields::Fields;
+use crate::options::{Served, ServedAdapter};
 use crate::refusal::Refusal;
 use crate::service::Service;
 use serde_json::{Value, json};
@@ -26,6 +27,42 @@ pub fn props(service: &Service) -> Result<Value, Refusal> {
         "modalities": { "vision": false, "audio": false },
         "build_info": concat!("kjit ", env!("CARGO_PKG_VERSION"))
     }))
+}
+
+/// `GET /lora-adapters`: the adapters of the first model, with the scale of requests that name none.
+pub fn adapters(service: &Service) -> Value {
+    let all = service.options.models.first().map_or(&[][..], |served| &served.adapters);
+    let one =
+        |(id, one): (usize, &ServedAdapter)| json!({ "id": id, "path": one.name, "scale": 0.0 });
+    Value::from(all.iter().enumerate().map(one).collect::<Vec<_>>())
+}
+
+/// Takes `lora`: `[{"id": N, "scale": X}, …]` for a model with `count` adapters. Adapters that are
+/// not listed have the scale 0.
+pub fn scales(f: &mut Fields, count: usize) -> Result<Option<Vec<f32>>, Refusal> {
+    let all = match f.take("lora") {
+        None => return Ok(None),
+        Some(Value::Array(all)) => all,
+        Some(_) => return Err(f.wrong("lora", "give an array of {\"id\": N, \"scale\": X}")),
+    };
+    if count == 0 {
+        return Err(f.wrong("lora", "the model was started without --lora"));
+    }
+    let mut scales = vec![0.0; count];
+    for one in all {
+        let mut one = Fields::of(one, "lora")?;
+        let id = one.count("id", 0..=i64::MAX)?;
+        let scale = one.number("scale", -1e6..=1e6)?.unwrap_or(1.0);
+        one.done()?;
+        match id.and_then(|id| scales.get_mut(id)) {
+            Some(place) => *place = scale,
+            None => {
+                let last = count - 1;
+                return Err(f.wrong("lora", format_args!("give an id from 0 to {last}")));
+            }
+        }
+    }
+    Ok(Some(scales))
 }
 
 /// `GET /slots`: the slots in use, without the content of their requests.

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_reads_them_and_what_is_none_is_refused() {
+    fn durations_follow_go_syntax() {
         let read = |json: &str| {
             let mut f = Fields::parse(format!("{{\"keep_alive\": {json}}}").as_bytes()).unwrap();
             keep_alive(&mut f)

@@ -173,7 +173,7 @@ async fn load(service: &Service, asked: &RequestFields, kind: Kind) -> Result<Re
     let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
     let unload = asked.keep == Some(KeepAlive::For(Duration::ZERO));
     match unload {
-        true if service.options.keep_alive => service.models.release(asked.at),
+        true if service.options.keep_alive => service.models.release(service.parts(asked.at).0),
         true => {}
         false => _ = service.model(asked.at, asked.keep).await?,
     }

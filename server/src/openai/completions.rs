@@ -302,7 +302,7 @@ mod tests {
     use kjit_model::serve::Logprobs;
 
     #[test]
-    fn of_several_answers_the_likeliest_by_token_are_kept() {
+    fn answers_with_highest_logprob_per_token_are_kept() {
         let answer = |name: &str, logprobs: &[f32]| {
             let one =
                 |chosen: &f32| Score { id: 0, logprobs: Logprobs { chosen: *chosen, top: vec![] } };

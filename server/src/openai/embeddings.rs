@@ -41,6 +41,9 @@ async fn vectors_of(
     caller: &Caller,
     cut: bool,
 ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+    if loaded.has_adapter() {
+        return Err(Refusal::field("model", "embeddings are made without adapters"));
+    }
     let of = loaded.clone();
     let prepare = move |cancel: &Cancel| {
         let one = |text: Text| match text {

@@ -34,10 +34,13 @@ pub const IGNORED: [&str; 7] = [
     "prompt_cache_retention",
 ];
 
+/// How a request of this dialect chooses an adapter.
+const NAME_ADAPTER: &str = "choose an adapter by the model's name, MODEL:ADAPTER";
+
 /// Fields that are refused by name: ignoring them would change the answer.
 pub const REFUSED: [(&str, &str); 5] = [
-    ("lora", "adapters are not supported"),
-    ("adapter", "adapters are not supported"),
+    ("lora", NAME_ADAPTER),
+    ("adapter", NAME_ADAPTER),
     ("prediction", "is not supported"),
     ("audio", "this model makes text only"),
     ("web_search_options", "there is no search here"),
@@ -129,7 +132,10 @@ pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     let name = fields.text("model")?;
     let at = service.place(name.as_deref())?;
     let wanted = fields.flag("reproducible")?.unwrap_or(false);
-    match wanted && service.options.models.get(at).is_some_and(|served| !served.open.reproducible) {
+    let (model, _) = service.parts(at);
+    match wanted
+        && service.options.models.get(model).is_some_and(|served| !served.open.reproducible)
+    {
         true => {
             Err(fields.wrong("reproducible", "needs a server that was started with --reproducible"))
         }
@@ -202,7 +208,9 @@ pub fn stream(fields: &mut Fields) -> Result<(bool, UsageReporting), Refusal> {
 /// `GET /v1/models`: the list of models.
 pub fn models(service: &Service) -> Value {
     let of = |(served, seen): (&Served, ModelStatus)| -> Vec<Value> {
-        served.names.iter().map(|name| model_card(service, name, &seen)).collect()
+        let adapters = served.adapters.iter().map(|one| format!("{}:{}", served.name(), one.name));
+        let names = served.names.iter().cloned().chain(adapters);
+        names.map(|name| model_card(service, &name, &seen)).collect()
     };
     let all: Vec<Value> = service.all().flat_map(of).collect();
     json!({ "object": "list", "data": all })

@@ -163,7 +163,7 @@ mod tests {
     use super::{TextPosition, key};
 
     #[test]
-    fn parts_of_characters_have_keys_of_their_own_and_the_place_of_their_character() {
+    fn partial_characters_have_unique_keys_and_correct_offsets() {
         let parts: [&[u8]; 6] =
             [b"a", b"\xf0\x9f", b"\x98", b"\x8a", "\u{e4}b".as_bytes(), b"\xff"];
         assert_eq!(

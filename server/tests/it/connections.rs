@@ -32,7 +32,7 @@ const WORDS: [&[u8]; 16] = [
 ];
 
 #[test]
-fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
+fn arbitrary_connection_data_is_answered_without_leaks() {
     if !crate::it::support::connection::model().exists() {
         eprintln!(
             "SKIPPED: {} is not there (scripts/fetch-test-models)",
@@ -116,7 +116,7 @@ fn no_model() -> bool {
 }
 
 #[test]
-fn a_head_that_contradicts_itself_is_refused() {
+fn contradictory_head_is_refused() {
     if no_model() {
         return;
     }
@@ -223,7 +223,7 @@ fn a_head_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn who_says_no_more_and_listens_has_the_answer() {
+fn half_closed_client_receives_the_answer() {
     if no_model() {
         return;
     }
@@ -259,7 +259,7 @@ fn who_says_no_more_and_listens_has_the_answer() {
 }
 
 #[test]
-fn a_body_that_is_too_large_is_refused_before_it_is_asked_for() {
+fn large_body_is_refused_before_100_continue() {
     if no_model() {
         return;
     }
@@ -281,7 +281,7 @@ fn a_body_that_is_too_large_is_refused_before_it_is_asked_for() {
 }
 
 #[test]
-fn a_body_is_read_as_it_is_or_named_for_what_it_is() {
+fn body_is_read_unchanged_or_named() {
     if no_model() {
         return;
     }
@@ -305,7 +305,7 @@ fn a_body_is_read_as_it_is_or_named_for_what_it_is() {
 }
 
 #[test]
-fn a_prompt_that_is_too_long_is_named_by_its_field() {
+fn too_long_prompt_is_named_by_its_field() {
     if no_model() {
         return;
     }
@@ -331,7 +331,7 @@ fn a_prompt_that_is_too_long_is_named_by_its_field() {
 }
 
 #[test]
-fn a_mix_of_types_is_called_what_its_file_says() {
+fn quantization_level_comes_from_the_file() {
     if no_model() {
         return;
     }
@@ -344,7 +344,7 @@ fn a_mix_of_types_is_called_what_its_file_says() {
 }
 
 #[test]
-fn a_head_has_less_time_than_a_connection_that_waits() {
+fn head_timeout_is_shorter_than_idle_timeout() {
     if no_model() {
         return;
     }

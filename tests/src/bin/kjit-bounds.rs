@@ -16,7 +16,8 @@ use kjit_engine::{Config, Engine, Target};
 use kjit_kernel_cases::matrix::{Sample, representative};
 use kjit_kernel_cases::{CaseArg, Random};
 use kjit_kernels::issue;
-use kjit_model::catalogue::COMMON;
+use kjit_model::catalogue::{COMMON, Common};
+use kjit_tests::dispatch;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -249,31 +250,10 @@ fn table() -> Result<(), String> {
     );
     println!("| model | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
     for model in COMMON {
-        let layers = LAYERS.iter().find(|(name, _)| *name == model.name).map(|(_, n)| *n);
-        let layers =
-            layers.ok_or_else(|| format!("{}: its layers are not in the list", model.name))?;
-        let needs = needs(model, layers)?;
         let mut line = format!("| {} |", model.name);
         for arch in &archs {
-            let (_, card) = card_of(arch)?;
-            let (mut memory, mut both) = (0.0, 0.0);
-            for (format, bytes) in &needs {
-                let time = bytes / (card.gb_per_s * 1e3);
-                let name = format!("matvec {format} norm");
-                let slower = match rows
-                    .iter()
-                    .find(|r| r.arch == *arch && r.name == name)
-                    .and_then(bounds)
-                {
-                    Some((by_memory, by_issue, _)) => (by_issue / by_memory).max(1.0),
-                    // Norms and biases are too small to count.
-                    None => 1.0,
-                };
-                memory += time;
-                both += time * slower;
-            }
+            let (memory, both) = work(model, arch, &rows)?;
             let (memory, both) = (1e6 / memory, 1e6 / both);
-            let shown = |n: f64| if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") };
             line += &if both < 0.99 * memory {
                 format!(" {} → {} |", shown(memory), shown(both))
             } else {
@@ -298,14 +278,114 @@ fn table() -> Result<(), String> {
             );
         }
     }
+    dispatch_tables(&archs, &rows)
+}
+
+/// The cards inside processors, whose instructions were not counted.
+const INSIDE: [&str; 4] = ["gfx1151", "gfx1150", "gfx1103", "gfx90c"];
+/// The cards of the predictions.
+const PREDICTED: [&str; 6] = ["gfx1100", "gfx1201", "gfx1030", "gfx1151", "gfx942", "gfx906"];
+
+fn shown(n: f64) -> String {
+    if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") }
+}
+
+fn layers_of(model: &Common) -> Result<f64, String> {
+    let layers = LAYERS.iter().find(|(name, _)| *name == model.name).map(|(_, n)| *n);
+    layers.ok_or_else(|| format!("{}: its layers are not in the list", model.name))
+}
+
+/// Microseconds of a token on an architecture's card: by memory, and by memory and instructions.
+fn work(model: &Common, arch: &str, rows: &[issue::Counted]) -> Result<(f64, f64), String> {
+    let (_, card) = card_of(arch)?;
+    let (mut memory, mut both) = (0.0, 0.0);
+    for (format, bytes) in &needs(model, layers_of(model)?)? {
+        let time = bytes / (card.gb_per_s * 1e3);
+        let name = format!("matvec {format} norm");
+        let row = rows.iter().find(|r| r.arch == arch && r.name == name).and_then(bounds);
+        let slower = match row {
+            Some((by_memory, by_issue, _)) => (by_issue / by_memory).max(1.0),
+            // Norms and biases are too small to count.
+            None => 1.0,
+        };
+        memory += time;
+        both += time * slower;
+    }
+    Ok((memory, both))
+}
+
+/// The bounds with the cost of launches, and predictions.
+fn dispatch_tables(counted: &[&str], rows: &[issue::Counted]) -> Result<(), String> {
+    let archs: Vec<&str> = counted.iter().copied().chain(INSIDE).collect();
+    let names: Result<Vec<_>, _> =
+        archs.iter().map(|a| card_of(a).map(|(_, card)| card.name)).collect();
+    println!(
+        "\nTokens a second at most, with the likely cost of launches (tests/src/dispatch.rs): as a \
+         graph, and as one\nlaunch. The better form is bold. Launches of a token are in the second \
+         column: gfx1100's graph, barriers of one launch.\n"
+    );
+    println!(
+        "| model | launches | {} |\n|---|---|{}",
+        names?.join(" | "),
+        "---|".repeat(archs.len())
+    );
+    for model in COMMON {
+        let layers = layers_of(model)? as u32;
+        let (launches, meets) = dispatch::counts(model, layers, "gfx1100")?;
+        let meets = meets.map_or("–".to_owned(), |n| n.to_string());
+        let mut line = format!("| {} | {launches}, {meets} |", model.name);
+        for arch in &archs {
+            let (_, card) = card_of(arch)?;
+            let counts = dispatch::counts(model, layers, arch)?;
+            let costs = dispatch::costs(arch, card.gb_per_s);
+            let (_, both) = work(model, arch, rows)?;
+            line += &format!(" {} |", cell(dispatch::forms(both, counts, &costs, 1)));
+        }
+        println!("{line}");
+    }
+    println!(
+        "\nPredictions of 2026-11-27, before any card has run kjit: tokens a second of `kjit bench \
+         -p 0 -n 128`. Memory\nreads at the fraction of its stated rate in dispatch.rs; in brackets \
+         the better form with the highest and the lowest cost of launches.\n"
+    );
+    println!("| card | model | graph | one launch | better form |\n|---|---|---|---|---|");
+    for arch in PREDICTED {
+        let (_, card) = card_of(arch)?;
+        let costs = dispatch::costs(arch, card.gb_per_s);
+        for name in ["Llama 3.1 8B Q4_K_M", "Qwen3 30B A3B Q4_K_M", "SmolLM2 135M Q4_1"] {
+            let model = COMMON.iter().find(|m| m.name == name).ok_or("no such model")?;
+            let counts = dispatch::counts(model, layers_of(model)? as u32, arch)?;
+            let (memory, both) = work(model, arch, rows)?;
+            let work = both.max(memory / costs.reads);
+            let rate = |us: Option<f64>| us.map_or("–".to_owned(), |us| shown(1e6 / us));
+            let [graph, one] = dispatch::forms(work, counts, &costs, 1);
+            let best = |which| dispatch::forms(work, counts, &costs, which).into_iter().flatten();
+            let best = |which| best(which).fold(f64::INFINITY, f64::min);
+            let better =
+                if one.is_some_and(|one| Some(one) < graph) { "one launch" } else { "graph" };
+            let (slow, fast) = (shown(1e6 / best(2)), shown(1e6 / best(0)));
+            println!(
+                "| {} | {name} | {} | {} | {better} ({slow} to {fast}) |",
+                card.name,
+                rate(graph),
+                rate(one)
+            );
+        }
+    }
     Ok(())
 }
 
+/// Rates of both forms, the higher one bold.
+fn cell([graph, one]: [Option<f64>; 2]) -> String {
+    let rate = |us: Option<f64>| us.map_or("–".to_owned(), |us| shown(1e6 / us));
+    match one.is_some_and(|one| Some(one) < graph) {
+        true => format!("{} / **{}**", rate(graph), rate(one)),
+        false => format!("**{}** / {}", rate(graph), rate(one)),
+    }
+}
+
 /// Bytes that a model reads for a token, by format.
-fn needs(
-    model: &kjit_model::catalogue::Common,
-    layers: f64,
-) -> Result<BTreeMap<&'static str, f64>, String> {
+fn needs(model: &Common, layers: f64) -> Result<BTreeMap<&'static str, f64>, String> {
     let graph = model.graph().map_err(|e| format!("{}: {e}", model.name))?;
     let layer = |name: &str| {
         name.strip_prefix("blk.").and_then(|n| n.split('.').next()?.parse::<u32>().ok())

@@ -3,7 +3,7 @@
 use kjit_benches::{Options, Times, host, kernels};
 
 #[test]
-fn each_part_of_the_host_has_its_line() {
+fn every_host_benchmark_has_a_line() {
     let path = host::usual().with_file_name("tiny/tiny-llama-q8_0.gguf");
     assert!(path.exists(), "{} is missing: run scripts/fetch-test-models", path.display());
     let options = Options {
@@ -22,7 +22,7 @@ fn each_part_of_the_host_has_its_line() {
 }
 
 #[test]
-fn without_a_card_the_resources_of_the_kernels_asked_for_are_printed() {
+fn kernel_resources_are_printed_without_gpu() {
     let options =
         Options::parse(["--arch=gfx1100", "--filter=^argmax"].map(str::to_owned)).unwrap();
     let mut out = vec![];
@@ -47,7 +47,7 @@ fn parse(line: &str) -> kjit_benches::Result<Options> {
 }
 
 #[test]
-fn flags_are_read_in_both_forms_and_wrong_ones_named() {
+fn flags_are_parsed_in_both_forms() {
     let options =
         parse("--bench --arch gfx1100,sm_90 --filter=^mat --iterations 3 --warmup 0").unwrap();
     assert_eq!(
@@ -67,7 +67,7 @@ fn flags_are_read_in_both_forms_and_wrong_ones_named() {
 }
 
 #[test]
-fn the_median_is_of_the_runs_that_count() {
+fn median_excludes_warm_up_runs() {
     let mut run = 0;
     let options = Options { warmup: 2, iterations: 3, ..Options::default() };
     let times = options.time(|| {

@@ -17,7 +17,7 @@ fn run(folder: &Path, arguments: &[&Path]) -> String {
 }
 
 #[test]
-fn a_program_can_be_its_own_compiler_process() {
+fn program_can_be_its_own_compiler_process() {
     let folder = tempfile::tempdir().unwrap();
     let said = run(folder.path(), &[]);
     if said == "no nvrtc\n" {
@@ -29,7 +29,7 @@ fn a_program_can_be_its_own_compiler_process() {
 }
 
 #[test]
-fn a_copy_without_child_main_is_told_what_is_missing() {
+fn missing_child_main_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     // The file is never run.
     std::fs::write(folder.path().join("clang-19"), "#!/bin/sh\n").unwrap();

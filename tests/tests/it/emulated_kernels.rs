@@ -219,7 +219,7 @@ fn check_22(arch: &str, some: &[&str]) {
             .arg(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "emulated_kernels::a_bundle_that_another_process_made",
+                "emulated_kernels::child_process_runs_given_bundle",
                 "--ignored",
                 "--nocapture",
             ])
@@ -241,7 +241,7 @@ fn check_22(arch: &str, some: &[&str]) {
 
 #[test]
 #[ignore = "check_22 starts it"]
-fn a_bundle_that_another_process_made() {
+fn child_process_runs_given_bundle() {
     let place = std::env::var_os(BUNDLE).expect("a bundle's place");
     let mut bundle = Bundle::open(Path::new(&place)).unwrap();
     let mut tally = Tally::default();
@@ -250,48 +250,54 @@ fn a_bundle_that_another_process_made() {
 }
 
 #[test]
-fn gfx1100() {
-    check("gfx1100", MANY);
+fn gfx1100_machine_code_is_correct() {
+    check("gfx1100_machine_code_is_correct", MANY);
 }
 
 #[test]
-fn gfx942() {
-    check("gfx942", &[MANY, &[WIDE]].concat());
+fn gfx942_machine_code_is_correct() {
+    check("gfx942_machine_code_is_correct", &[MANY, &[WIDE]].concat());
 }
 
 #[test]
-fn gfx1201() {
-    check("gfx1201", FEW);
+fn gfx1201_machine_code_is_correct() {
+    check("gfx1201_machine_code_is_correct", FEW);
 }
 
 #[test]
-fn gfx90a() {
-    check("gfx90a", &[FEW, &[WIDE, BRANCHING, SYSTEM, "gemm Q8_0×67"]].concat());
+fn gfx90a_machine_code_is_correct() {
+    check(
+        "gfx90a_machine_code_is_correct",
+        &[FEW, &[WIDE, BRANCHING, SYSTEM, "gemm Q8_0×67"]].concat(),
+    );
 }
 
 /// MI350: the matrix instructions of MI300 with other wait states after them.
 #[test]
-fn gfx950() {
-    check_22("gfx950", &["matvec Q8_0×43", BRANCHING]);
+fn gfx950_machine_code_is_correct() {
+    check_22("gfx950_machine_code_is_correct", &["matvec Q8_0×43", BRANCHING]);
 }
 
 /// MI450: WMMA is twice as deep, and stores must be written back.
 #[test]
-fn gfx1250() {
-    check_22("gfx1250", &["gemm Q8_0×67", "attend 4/2 × 64 F16"]);
+fn gfx1250_machine_code_is_correct() {
+    check_22("gfx1250_machine_code_is_correct", &["gemm Q8_0×67", "attend 4/2 × 64 F16"]);
 }
 
 #[test]
-fn gfx908() {
+fn gfx908_machine_code_is_correct() {
     // clang 19 miscompiles the flash kernels with matrix instructions for gfx908, so they use other
     // instructions (`Product::of_attention`).
-    check("gfx908", &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"]);
+    check(
+        "gfx908_machine_code_is_correct",
+        &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"],
+    );
 }
 
 /// clang 19 copies gfx908's accumulation registers through a register that was never written. The
 /// test shows the fault that `kjit_kernels::copies` avoids.
 #[test]
-fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
+fn clang_19_miscompiles_gfx908_matrix_attention() {
     let Some((_folder, bundle)) = bundle("gfx908:sound-copies", KEEPING) else { return };
     assert_eq!(bundle.len(), 1);
     match bundle.run(0, 1) {
@@ -303,7 +309,7 @@ fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
 /// A compiler without that fault is recognised (`kjit_kernels::copies`), and attention uses the
 /// matrix unit.
 #[test]
-fn a_compiler_without_that_fault_is_asked_and_attention_by_gfx908s_matrix_unit_is_right() {
+fn gfx908_matrix_attention_is_correct_with_sound_compiler() {
     let Some(clang) = clang_22() else { return };
     let folder = tempfile::tempdir().unwrap();
     let engine = engine_22(&clang, folder.path());
@@ -330,28 +336,28 @@ fn a_compiler_without_that_fault_is_asked_and_attention_by_gfx908s_matrix_unit_i
 }
 
 #[test]
-fn gfx1030() {
-    check("gfx1030", FEW);
+fn gfx1030_machine_code_is_correct() {
+    check("gfx1030_machine_code_is_correct", FEW);
 }
 
 #[test]
-fn gfx906() {
-    check("gfx906", FEW);
+fn gfx906_machine_code_is_correct() {
+    check("gfx906_machine_code_is_correct", FEW);
 }
 
 #[test]
-fn gfx1010() {
-    check_but("gfx1010", SPILLING, Some("matvec Q4_1×31"));
+fn gfx1010_machine_code_is_correct() {
+    check_but("gfx1010_machine_code_is_correct", SPILLING, Some("matvec Q4_1×31"));
 }
 
 #[test]
-fn gfx900() {
-    check_but("gfx900", SPILLING, Some("matvec Q4_1×31"));
+fn gfx900_machine_code_is_correct() {
+    check_but("gfx900_machine_code_is_correct", SPILLING, Some("matvec Q4_1×31"));
 }
 
 /// The last variant: no instruction has an f16 operand or result.
 #[test]
-fn in_f32_alone_machine_code_has_no_instruction_for_halves() {
+fn f32_alone_machine_code_has_no_f16_instruction() {
     let all = asked();
     for (arch, few) in [("gfx1100:f32", "gemm Q8_0×67"), ("gfx900:f32", "attend 4/2 × 64 F16")] {
         let filter = all.as_deref().unwrap_or(few);

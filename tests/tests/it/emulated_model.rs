@@ -72,20 +72,20 @@ fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize
 }
 
 #[test]
-fn a_tiny_llama_as_machine_code_of_gfx1100_is_the_hosts() {
+fn tiny_llama_machine_code_of_gfx1100_matches_host() {
     let prompt: Vec<u32> = (0..9).map(|i| (i * 37 + 5) % 100).collect();
-    let test = "emulated_model::a_tiny_llama_as_machine_code_of_gfx1100_is_the_hosts";
+    let test = "emulated_model::tiny_llama_machine_code_of_gfx1100_matches_host";
     as_the_host(test, "gfx1100", "tiny/tiny-llama-q4_k_m.gguf", &prompt, 3, 1e-2);
 }
 
 #[test]
-fn smollm2_as_machine_code_of_gfx1100_is_the_hosts() {
-    let test = "emulated_model::smollm2_as_machine_code_of_gfx1100_is_the_hosts";
+fn smollm2_machine_code_of_gfx1100_matches_host() {
+    let test = "emulated_model::smollm2_machine_code_of_gfx1100_matches_host";
     as_the_host(test, "gfx1100", "SmolLM2-135M-Instruct.Q4_1.gguf", PROMPT, 2, 2e-2);
 }
 
 #[test]
-fn smollm2_as_machine_code_of_gfx942_is_the_hosts() {
-    let test = "emulated_model::smollm2_as_machine_code_of_gfx942_is_the_hosts";
+fn smollm2_machine_code_of_gfx942_matches_host() {
+    let test = "emulated_model::smollm2_machine_code_of_gfx942_matches_host";
     as_the_host(test, "gfx942:sramecc+:xnack-", "SmolLM2-135M-Instruct.Q4_1.gguf", PROMPT, 2, 2e-2);
 }

@@ -32,7 +32,7 @@ fn key(line: &str) -> (String, String) {
 }
 
 #[test]
-fn what_a_few_products_execute_is_what_was_counted() {
+fn executed_instructions_match_stored_counts() {
     let rows = rows();
     let all = kjit_tests::all("emulate");
     if let Err(why) = gfxemu::llvm::available() {
@@ -92,7 +92,7 @@ fn what_a_few_products_execute_is_what_was_counted() {
 }
 
 #[test]
-fn every_count_is_of_a_code_object_that_the_compile_matrix_has() {
+fn every_count_belongs_to_a_matrix_code_object() {
     let rows = rows();
     let mut stale = vec![];
     let mut files = BTreeMap::new();

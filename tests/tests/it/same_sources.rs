@@ -43,14 +43,14 @@ fn lines() -> Vec<String> {
 }
 
 #[test]
-fn every_kernels_source_and_key_are_the_same_bytes_in_every_process() {
+fn kernel_sources_and_keys_are_identical_across_processes() {
     let lines = lines();
     if std::env::var_os(INSIDE).is_some() {
         lines.iter().for_each(|line| eprintln!("SOURCE {line}"));
         return;
     }
     assert!(lines.len() > 300, "only {} kernels", lines.len());
-    let test = "same_sources::every_kernels_source_and_key_are_the_same_bytes_in_every_process";
+    let test = "same_sources::kernel_sources_and_keys_are_identical_across_processes";
     for (place, language, zone) in
         [("/", "C", "UTC"), ("/tmp", "de_DE.UTF-8", "Asia/Tokyo"), ("/usr", "tr_TR.UTF-8", "")]
     {

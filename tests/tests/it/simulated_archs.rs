@@ -262,8 +262,8 @@ fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
 }
 
 #[test]
-fn architectures_on_simulated_gfx1100_are_the_hosts() {
-    as_the_host("simulated_archs::architectures_on_simulated_gfx1100_are_the_hosts", "gfx1100");
+fn architectures_on_simulated_gfx1100_match_host() {
+    as_the_host("simulated_archs::architectures_on_simulated_gfx1100_match_host", "gfx1100");
 }
 
 /// Random configurations of two kinds that once gave wrong results at other sizes: latents, and
@@ -271,7 +271,7 @@ fn architectures_on_simulated_gfx1100_are_the_hosts() {
 const DRAWS: [&str; 2] = ["granitehybrid-1", "deepseek2-2"];
 
 #[test]
-fn drawn_models_on_simulated_gfx1100_are_the_hosts() {
+fn random_models_on_simulated_gfx1100_match_host() {
     let folder = Path::new(TEMPORARY).join("draws");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/draw_archs.py");
     let archs = DRAWS.map(|name| name.rsplit_once('-').unwrap().0);
@@ -280,7 +280,7 @@ fn drawn_models_on_simulated_gfx1100_are_the_hosts() {
         Err(e) => return eprintln!("SKIPPED: no python3 to draw models with: {e}"),
     }
     all_as_the_host(
-        "simulated_archs::drawn_models_on_simulated_gfx1100_are_the_hosts",
+        "simulated_archs::random_models_on_simulated_gfx1100_match_host",
         "gfx1100",
         &folder,
         &DRAWS,
@@ -288,19 +288,19 @@ fn drawn_models_on_simulated_gfx1100_are_the_hosts() {
 }
 
 #[test]
-fn architectures_on_simulated_gfx942_are_the_hosts() {
+fn architectures_on_simulated_gfx942_match_host() {
     if !kjit_tests::all("archs") && std::env::var_os("KJIT_TEST_ONLY").is_none() {
         eprintln!("SKIPPED: waves of 64; KJIT_TEST_ALL=archs or KJIT_TEST_ONLY=… takes them too");
         return;
     }
     as_the_host(
-        "simulated_archs::architectures_on_simulated_gfx942_are_the_hosts",
+        "simulated_archs::architectures_on_simulated_gfx942_match_host",
         "gfx942:sramecc+:xnack-",
     );
 }
 
 #[test]
-fn folders_of_safetensors_on_simulated_gfx1100_are_the_hosts() {
+fn safetensors_folders_on_simulated_gfx1100_match_host() {
     if !kjit_tests::all("archs") {
         eprintln!(
             "SKIPPED: folders of safetensors on a simulated device; KJIT_TEST_ALL=archs takes them"
@@ -309,7 +309,7 @@ fn folders_of_safetensors_on_simulated_gfx1100_are_the_hosts() {
     }
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(
-        "simulated_archs::folders_of_safetensors_on_simulated_gfx1100_are_the_hosts",
+        "simulated_archs::safetensors_folders_on_simulated_gfx1100_match_host",
         TEMPORARY,
         || {
             let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");

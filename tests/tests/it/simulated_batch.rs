@@ -116,8 +116,8 @@ fn as_the_host(
 }
 
 #[test]
-fn llamas_side_by_side_on_simulated_gfx1100_are_the_hosts() {
-    let test = "simulated_batch::llamas_side_by_side_on_simulated_gfx1100_are_the_hosts";
+fn batched_llama_on_simulated_gfx1100_matches_host() {
+    let test = "simulated_batch::batched_llama_on_simulated_gfx1100_matches_host";
     as_the_host(
         test,
         "tiny/tiny-llama-q4_k_m.gguf",
@@ -129,9 +129,8 @@ fn llamas_side_by_side_on_simulated_gfx1100_are_the_hosts() {
 }
 
 #[test]
-fn biases_and_eight_bit_keys_side_by_side_on_simulated_gfx942_are_the_hosts() {
-    let test =
-        "simulated_batch::biases_and_eight_bit_keys_side_by_side_on_simulated_gfx942_are_the_hosts";
+fn batched_q8_0_kv_on_simulated_gfx942_matches_host() {
+    let test = "simulated_batch::batched_q8_0_kv_on_simulated_gfx942_matches_host";
     as_the_host(
         test,
         "tiny/tiny-qwen2-f16.gguf",
@@ -143,8 +142,8 @@ fn biases_and_eight_bit_keys_side_by_side_on_simulated_gfx942_are_the_hosts() {
 }
 
 #[test]
-fn experts_side_by_side_on_simulated_gfx90a_are_the_hosts() {
-    let test = "simulated_batch::experts_side_by_side_on_simulated_gfx90a_are_the_hosts";
+fn batched_experts_on_simulated_gfx90a_match_host() {
+    let test = "simulated_batch::batched_experts_on_simulated_gfx90a_match_host";
     as_the_host(
         test,
         "tiny/tiny-moe-q4_k_m.gguf",
@@ -156,9 +155,8 @@ fn experts_side_by_side_on_simulated_gfx90a_are_the_hosts() {
 }
 
 #[test]
-fn windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts() {
-    let test =
-        "simulated_batch::windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts";
+fn batched_windows_on_simulated_gfx1201_match_host() {
+    let test = "simulated_batch::batched_windows_on_simulated_gfx1201_match_host";
     as_the_host(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201", KvType::F16, &[3], &[3, 16]);
 }
 
@@ -214,22 +212,24 @@ fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOpti
 }
 
 #[test]
-fn reproducible_scores_of_a_llama_on_simulated_gfx1100_are_the_same_bits_however_tokens_come() {
-    let test = "simulated_batch::reproducible_scores_of_a_llama_on_simulated_gfx1100_are_the_same_bits_however_tokens_come";
+fn reproducible_llama_on_simulated_gfx1100_is_independent_of_batching() {
+    let test =
+        "simulated_batch::reproducible_llama_on_simulated_gfx1100_is_independent_of_batching";
     reproducible(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", true, OpenOptions::default());
 }
 
 #[test]
-fn reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits_however_tokens_come()
- {
-    let test = "simulated_batch::reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits_however_tokens_come";
+fn reproducible_experts_on_simulated_gfx90a_are_independent_of_batching() {
+    let test =
+        "simulated_batch::reproducible_experts_on_simulated_gfx90a_are_independent_of_batching";
     let options = OpenOptions { kv: KvType::Q8_0, paged: Some(64 * 128), ..OpenOptions::default() };
     reproducible(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-", true, options);
 }
 
 #[test]
-fn reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_tokens_come() {
-    let test = "simulated_batch::reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_tokens_come";
+fn reproducible_latents_on_simulated_gfx942_are_independent_of_batching() {
+    let test =
+        "simulated_batch::reproducible_latents_on_simulated_gfx942_are_independent_of_batching";
     reproducible(
         test,
         "archs/deepseek32-wide.gguf",
@@ -240,13 +240,15 @@ fn reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_
 }
 
 #[test]
-fn reproducible_scores_of_states_on_simulated_gfx1201_are_the_same_bits_however_tokens_come() {
-    let test = "simulated_batch::reproducible_scores_of_states_on_simulated_gfx1201_are_the_same_bits_however_tokens_come";
+fn reproducible_states_on_simulated_gfx1201_are_independent_of_batching() {
+    let test =
+        "simulated_batch::reproducible_states_on_simulated_gfx1201_are_independent_of_batching";
     reproducible(test, "archs/falcon-h1.gguf", "gfx1201", false, OpenOptions::default());
 }
 
 #[test]
-fn reproducible_scores_with_windows_on_simulated_gfx1030_are_the_same_bits_however_tokens_come() {
-    let test = "simulated_batch::reproducible_scores_with_windows_on_simulated_gfx1030_are_the_same_bits_however_tokens_come";
+fn reproducible_windows_on_simulated_gfx1030_are_independent_of_batching() {
+    let test =
+        "simulated_batch::reproducible_windows_on_simulated_gfx1030_are_independent_of_batching";
     reproducible(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1030", false, OpenOptions::default());
 }

@@ -32,9 +32,9 @@ fn setup(arch: &str) -> Setup {
 }
 
 #[test]
-fn a_bundle_of_clangs_code_is_right_on_the_simulated_card() {
+fn clang_bundle_is_correct_on_simulated_gpu() {
     setup("gfx1100").run(
-        "simulated_bundle::a_bundle_of_clangs_code_is_right_on_the_simulated_card",
+        "simulated_bundle::clang_bundle_is_correct_on_simulated_gpu",
         TEMPORARY,
         || {
             let folder = tempfile::tempdir().unwrap();
@@ -65,9 +65,9 @@ fn a_bundle_of_clangs_code_is_right_on_the_simulated_card() {
 }
 
 #[test]
-fn a_bundle_with_one_flipped_byte_is_refused() {
+fn bundle_with_flipped_byte_is_refused() {
     setup("gfx1100").run(
-        "simulated_bundle::a_bundle_with_one_flipped_byte_is_refused",
+        "simulated_bundle::bundle_with_flipped_byte_is_refused",
         TEMPORARY,
         || {
             let folder = tempfile::tempdir().unwrap();
@@ -96,52 +96,52 @@ fn a_bundle_with_one_flipped_byte_is_refused() {
 }
 
 #[test]
-fn a_wrong_result_is_a_bad_verdict() {
-    setup("gfx1100").run("simulated_bundle::a_wrong_result_is_a_bad_verdict", TEMPORARY, || {
-        let folder = tempfile::tempdir().unwrap();
-        let made = export("gfx1100", "argmax", LIMIT, folder.path());
-        // Another expected output with matching checksums, as if the device had computed wrong
-        // values.
-        let manifest = folder.path().join("manifest.json");
-        let text = std::fs::read_to_string(&manifest).unwrap();
-        let spoiled = text
-            .replace("\"must_be\": \"exactly\"", "\"must_be\": \"unchanged\"")
-            .replace("\"content\"", "\"note\"");
-        assert_ne!(text, spoiled);
-        std::fs::write(&manifest, &spoiled).unwrap();
-        let sums = folder.path().join("SHA256SUMS");
-        let digest = |text: &str| kjit_engine::Digest::of(text.as_bytes()).hex();
-        let listed = std::fs::read_to_string(&sums).unwrap();
-        std::fs::write(&sums, listed.replace(&digest(&text), &digest(&spoiled))).unwrap();
-        let bundle = Bundle::open(folder.path()).unwrap();
-        let device =
-            engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
-        let verdicts = bundle.run(&device, &|_, _| {}).unwrap();
-        assert_eq!(verdicts.len(), made.cases);
-        assert!(verdicts.iter().all(|v| v.failure.is_some()), "{verdicts:?}");
-    });
-}
-
-#[test]
-fn a_bundle_for_another_card_is_not_run() {
-    setup("gfx1030").run(
-        "simulated_bundle::a_bundle_for_another_card_is_not_run",
+fn wrong_result_gives_a_failed_verdict() {
+    setup("gfx1100").run(
+        "simulated_bundle::wrong_result_gives_a_failed_verdict",
         TEMPORARY,
         || {
             let folder = tempfile::tempdir().unwrap();
-            export("gfx1100", "argmax", LIMIT, folder.path());
+            let made = export("gfx1100", "argmax", LIMIT, folder.path());
+            // Another expected output with matching checksums, as if the device had computed wrong
+            // values.
+            let manifest = folder.path().join("manifest.json");
+            let text = std::fs::read_to_string(&manifest).unwrap();
+            let spoiled = text
+                .replace("\"must_be\": \"exactly\"", "\"must_be\": \"unchanged\"")
+                .replace("\"content\"", "\"note\"");
+            assert_ne!(text, spoiled);
+            std::fs::write(&manifest, &spoiled).unwrap();
+            let sums = folder.path().join("SHA256SUMS");
+            let digest = |text: &str| kjit_engine::Digest::of(text.as_bytes()).hex();
+            let listed = std::fs::read_to_string(&sums).unwrap();
+            std::fs::write(&sums, listed.replace(&digest(&text), &digest(&spoiled))).unwrap();
+            let bundle = Bundle::open(folder.path()).unwrap();
             let device =
                 engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
-            let refused = Bundle::open(folder.path()).unwrap().run(&device, &|_, _| {});
-            assert!(matches!(refused, Err(BundleError::Arch { .. })), "{refused:?}");
+            let verdicts = bundle.run(&device, &|_, _| {}).unwrap();
+            assert_eq!(verdicts.len(), made.cases);
+            assert!(verdicts.iter().all(|v| v.failure.is_some()), "{verdicts:?}");
         },
     );
 }
 
 #[test]
-fn what_makes_a_bundle_too_large_is_left_out_and_named() {
+fn bundle_for_other_gpu_is_not_run() {
+    setup("gfx1030").run("simulated_bundle::bundle_for_other_gpu_is_not_run", TEMPORARY, || {
+        let folder = tempfile::tempdir().unwrap();
+        export("gfx1100", "argmax", LIMIT, folder.path());
+        let device =
+            engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
+        let refused = Bundle::open(folder.path()).unwrap().run(&device, &|_, _| {});
+        assert!(matches!(refused, Err(BundleError::Arch { .. })), "{refused:?}");
+    });
+}
+
+#[test]
+fn cases_above_bundle_size_limit_are_omitted_and_named() {
     setup("gfx1100").run(
-        "simulated_bundle::what_makes_a_bundle_too_large_is_left_out_and_named",
+        "simulated_bundle::cases_above_bundle_size_limit_are_omitted_and_named",
         TEMPORARY,
         || {
             let (whole, small) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

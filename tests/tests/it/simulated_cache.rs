@@ -56,9 +56,8 @@ fn compiled(engine: &Engine) -> u64 {
 }
 
 #[test]
-fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys()
-{
-    let test = "simulated_cache::a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys";
+fn compiler_replaced_at_run_time_gets_new_keys() {
+    let test = "simulated_cache::compiler_replaced_at_run_time_gets_new_keys";
     Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let (cache, compiler) = (dir.path().join("cache"), dir.path().join("libhiprtc.so.6"));
@@ -97,9 +96,8 @@ fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_c
 }
 
 #[test]
-fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
-    let test =
-        "simulated_cache::a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs";
+fn changed_header_or_constant_is_recompiled() {
+    let test = "simulated_cache::changed_header_or_constant_is_recompiled";
     Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let compiler = PathBuf::from(std::env::var_os("KJIT_HIPRTC_LIBRARY").unwrap());
@@ -124,8 +122,8 @@ fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
 }
 
 #[test]
-fn the_same_compiler_and_cache_under_other_paths_are_hits() {
-    let test = "simulated_cache::the_same_compiler_and_cache_under_other_paths_are_hits";
+fn equal_compiler_and_cache_under_other_paths_hit() {
+    let test = "simulated_cache::equal_compiler_and_cache_under_other_paths_hit";
     Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -147,8 +145,8 @@ fn the_same_compiler_and_cache_under_other_paths_are_hits() {
 }
 
 #[test]
-fn what_tells_something_of_the_compiler_is_taken_from_no_other_while_one_is_here() {
-    let test = "simulated_cache::what_tells_something_of_the_compiler_is_taken_from_no_other_while_one_is_here";
+fn compiler_dependent_entries_are_not_taken_from_other_compilers() {
+    let test = "simulated_cache::compiler_dependent_entries_are_not_taken_from_other_compilers";
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 const TWO: &str = "gfx1100,gfx942:sramecc+:xnack-";
 
 #[test]
-fn both_layouts_of_the_properties_give_the_same_architectures_with_their_flags() {
+fn both_property_layouts_report_equal_architectures() {
     let look = || {
         let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
         let ids: Vec<String> = engine.devices().devices.into_iter().map(|d| d.arch_id).collect();
@@ -26,7 +26,7 @@ fn both_layouts_of_the_properties_give_the_same_architectures_with_their_flags()
         let calls = Simulated::here();
         (calls.calls(old), calls.calls(new))
     };
-    let test = "simulated_devices::both_layouts_of_the_properties_give_the_same_architectures_with_their_flags";
+    let test = "simulated_devices::both_property_layouts_report_equal_architectures";
     let devices = Setup::devices("gfx90a:sramecc+:xnack-,gfx1030");
     // The struct layout in this process decides which calls are possible.
     match std::env::var("TEST_LAYOUT").as_deref() {
@@ -40,9 +40,9 @@ fn both_layouts_of_the_properties_give_the_same_architectures_with_their_flags()
 }
 
 #[test]
-fn a_copy_between_two_devices_arrives_with_and_without_peer_access() {
+fn copy_between_devices_works_with_and_without_peer_access() {
     Setup::devices(TWO).run(
-        "simulated_devices::a_copy_between_two_devices_arrives_with_and_without_peer_access",
+        "simulated_devices::copy_between_devices_works_with_and_without_peer_access",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -87,9 +87,9 @@ fn a_copy_between_two_devices_arrives_with_and_without_peer_access() {
 }
 
 #[test]
-fn memory_of_another_device_is_no_argument_until_it_can_be_reached() {
+fn memory_of_other_device_needs_peer_access() {
     Setup::devices(TWO).run(
-        "simulated_devices::memory_of_another_device_is_no_argument_until_it_can_be_reached",
+        "simulated_devices::memory_of_other_device_needs_peer_access",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -110,9 +110,9 @@ fn memory_of_another_device_is_no_argument_until_it_can_be_reached() {
 }
 
 #[test]
-fn a_fault_on_one_device_leaves_the_other_at_work() {
+fn fault_on_one_device_leaves_other_usable() {
     Setup::devices(TWO).run(
-        "simulated_devices::a_fault_on_one_device_leaves_the_other_at_work",
+        "simulated_devices::fault_on_one_device_leaves_other_usable",
         TEMPORARY,
         || {
             let (bad, good) = (Bench::new("rocm:0"), Bench::new("rocm:1"));
@@ -136,10 +136,9 @@ fn a_fault_on_one_device_leaves_the_other_at_work() {
 }
 
 #[test]
-fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
+fn lane_and_block_order_is_random_per_seed() {
     const VARIABLE: &str = "TEST_ORDER";
-    let test =
-        "simulated_devices::lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed";
+    let test = "simulated_devices::lane_and_block_order_is_random_per_seed";
     let process = |seed: &str, file: &std::path::Path| {
         // With several CPU threads a seed does not decide the order of blocks.
         let setup = Setup::devices("gfx1100").set("HIPSIM_THREADS", "1").set("HIPSIM_SEED", seed);
@@ -185,24 +184,20 @@ fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
 }
 
 #[test]
-fn an_error_injected_from_outside_comes_at_the_call_that_was_counted() {
+fn injected_error_occurs_at_the_counted_call() {
     let setup = Setup::devices("gfx1100").set("HIPSIM_FAIL", "hipMalloc:3:2");
-    setup.run(
-        "simulated_devices::an_error_injected_from_outside_comes_at_the_call_that_was_counted",
-        TEMPORARY,
-        || {
-            let device =
-                engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
-            let made: Vec<bool> = (0..5).map(|_| device.buffer::<u8>(1000).is_ok()).collect();
-            assert_eq!(made, [true, true, false, true, true]);
-        },
-    );
+    setup.run("simulated_devices::injected_error_occurs_at_the_counted_call", TEMPORARY, || {
+        let device =
+            engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
+        let made: Vec<bool> = (0..5).map(|_| device.buffer::<u8>(1000).is_ok()).collect();
+        assert_eq!(made, [true, true, false, true, true]);
+    });
 }
 
 #[test]
-fn a_code_object_that_nobody_compiled_here_is_refused_and_not_run() {
+fn unknown_code_object_is_refused() {
     Setup::devices("gfx1100").run(
-        "simulated_devices::a_code_object_that_nobody_compiled_here_is_refused_and_not_run",
+        "simulated_devices::unknown_code_object_is_refused",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -223,9 +218,8 @@ fn a_code_object_that_nobody_compiled_here_is_refused_and_not_run() {
 }
 
 #[test]
-fn a_product_by_rocblas_is_the_oracles_and_a_missing_library_is_told() {
-    let test =
-        "simulated_devices::a_product_by_rocblas_is_the_oracles_and_a_missing_library_is_told";
+fn rocblas_product_matches_oracle_and_missing_library_is_reported() {
+    let test = "simulated_devices::rocblas_product_matches_oracle_and_missing_library_is_reported";
     Setup::devices("gfx90a").run(test, TEMPORARY, || {
         let device =
             engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
@@ -284,26 +278,19 @@ fn a_product_by_rocblas_is_the_oracles_and_a_missing_library_is_told() {
 }
 
 #[test]
-fn without_rocblas_everything_else_works_and_it_is_said_to_be_optional() {
+fn rocblas_is_optional() {
     let setup = Setup::devices("gfx90a").set("KJIT_ROCBLAS_LIBRARY", "/nowhere/librocblas.so");
-    setup.run(
-        "simulated_devices::without_rocblas_everything_else_works_and_it_is_said_to_be_optional",
-        TEMPORARY,
-        || {
-            let b = Bench::new("rocm:0");
-            let error = b.device.blas().err().unwrap().to_string();
-            assert!(
-                error.contains("optional") && error.contains("/nowhere/librocblas.so"),
-                "{error}"
-            );
-            assert!(prove::library(&b.device).is_none(), "nothing to prove");
-        },
-    );
+    setup.run("simulated_devices::rocblas_is_optional", TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let error = b.device.blas().err().unwrap().to_string();
+        assert!(error.contains("optional") && error.contains("/nowhere/librocblas.so"), "{error}");
+        assert!(prove::library(&b.device).is_none(), "nothing to prove");
+    });
 }
 
 #[test]
-fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
-    let test = "simulated_devices::a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory";
+fn integrated_gpu_is_chosen_last_and_uses_host_memory() {
+    let test = "simulated_devices::integrated_gpu_is_chosen_last_and_uses_host_memory";
     let devices = Setup::devices("gfx1036,gfx1100").set("HIPSIM_INTEGRATED", "0");
     devices.set("HIPSIM_MEMORY", "1048576").run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
@@ -330,8 +317,8 @@ fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
 /// The memory of an integrated GPU is the host's: kernels read the weights there to repack them,
 /// and no copy to the device is needed.
 #[test]
-fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
-    let test = "simulated_devices::a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy";
+fn integrated_gpu_reads_weights_without_a_copy() {
+    let test = "simulated_devices::integrated_gpu_reads_weights_without_a_copy";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     let devices = Setup::devices("gfx1100,gfx1100").set("HIPSIM_INTEGRATED", "1");
     devices.set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {

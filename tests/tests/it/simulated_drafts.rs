@@ -106,60 +106,55 @@ fn plain(
 }
 
 #[test]
-fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
+fn drafts_on_simulated_gfx1100_change_no_token() {
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
     let setup = Setup::devices(ARCH).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
-    setup.run(
-        "simulated_drafts::what_is_drafted_on_simulated_gfx1100_changes_no_token",
-        TEMPORARY,
-        || {
-            let gguf = Arc::new(Gguf::open(&path).unwrap());
-            let graph = kjit_model::arch::build(&gguf).unwrap();
-            let mut host = SoloSession::cpu(
-                &gguf,
-                &graph,
-                &OpenOptions { precise: true, paged: None, ..options(false) },
-            );
-            let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-            let before = Simulated::here().alive();
-            let greedy = SampleOptions::default();
-            let drawn =
-                SampleOptions { temperature: 0.8, top_k: 40, seed: 7, ..SampleOptions::default() };
-            for (paged, how) in [(false, greedy), (true, drawn)] {
-                let mut session = open(&engine, &gguf, paged);
-                // The prefix is shared: drafts write to the second slot, and to a copy of a page.
-                let (prompt, first) =
-                    (prompt(paged), session.add(SampleOptions::default()).unwrap());
-                let base = (first, *prompt.last().unwrap());
-                session.feed(first, &prompt[..prompt.len() - 1], Want::Nothing).unwrap();
-                let n = 16;
-                let without = plain(&mut session, &base, &how, n);
-                if !paged {
-                    let gap = gap(&mut host, &[&prompt[..], &without].concat(), prompt.len());
-                    assert!(gap < 0.05, "a token is {gap} below the host's choice");
-                }
-                for (most, wrong) in [(7, 3), (2, 0)] {
-                    let (with, steps) = drafted(&mut session, &base, &how, &without, most, wrong);
-                    assert_eq!(with, without, "{how:?}, {most} drafted, {wrong} wrong");
-                    assert!(steps < n, "{steps} steps");
-                    let pages = session.pages().map(|p| (p.used, p.shared));
-                    assert_eq!(pages, paged.then_some((1, 0)), "what was taken is given back");
-                }
-                // The other sequence's tokens are unchanged.
-                assert_eq!(plain(&mut session, &base, &how, n), without);
-                if paged {
-                    session.remove(first).unwrap();
-                    goes_round(&mut session);
-                }
+    setup.run("simulated_drafts::drafts_on_simulated_gfx1100_change_no_token", TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let mut host = SoloSession::cpu(
+            &gguf,
+            &graph,
+            &OpenOptions { precise: true, paged: None, ..options(false) },
+        );
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let before = Simulated::here().alive();
+        let greedy = SampleOptions::default();
+        let drawn =
+            SampleOptions { temperature: 0.8, top_k: 40, seed: 7, ..SampleOptions::default() };
+        for (paged, how) in [(false, greedy), (true, drawn)] {
+            let mut session = open(&engine, &gguf, paged);
+            // The prefix is shared: drafts write to the second slot, and to a copy of a page.
+            let (prompt, first) = (prompt(paged), session.add(SampleOptions::default()).unwrap());
+            let base = (first, *prompt.last().unwrap());
+            session.feed(first, &prompt[..prompt.len() - 1], Want::Nothing).unwrap();
+            let n = 16;
+            let without = plain(&mut session, &base, &how, n);
+            if !paged {
+                let gap = gap(&mut host, &[&prompt[..], &without].concat(), prompt.len());
+                assert!(gap < 0.05, "a token is {gap} below the host's choice");
             }
-            assert_eq!(Simulated::here().fault(0), "");
-            assert_eq!(
-                Simulated::here().alive().bytes,
-                before.bytes,
-                "memory of the device is given back"
-            );
-        },
-    );
+            for (most, wrong) in [(7, 3), (2, 0)] {
+                let (with, steps) = drafted(&mut session, &base, &how, &without, most, wrong);
+                assert_eq!(with, without, "{how:?}, {most} drafted, {wrong} wrong");
+                assert!(steps < n, "{steps} steps");
+                let pages = session.pages().map(|p| (p.used, p.shared));
+                assert_eq!(pages, paged.then_some((1, 0)), "what was taken is given back");
+            }
+            // The other sequence's tokens are unchanged.
+            assert_eq!(plain(&mut session, &base, &how, n), without);
+            if paged {
+                session.remove(first).unwrap();
+                goes_round(&mut session);
+            }
+        }
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the device is given back"
+        );
+    });
 }
 
 /// Drafts as in the loop of the `run` command: the text repeats.

@@ -147,32 +147,32 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
 }
 
 #[test]
-fn tokens_come_before_the_compiler_has_ended_and_its_kernels_take_over_between_two() {
-    let test = "simulated_early::tokens_come_before_the_compiler_has_ended_and_its_kernels_take_over_between_two";
+fn tokens_come_before_compile_ends_and_kernels_are_swapped() {
+    let test = "simulated_early::tokens_come_before_compile_ends_and_kernels_are_swapped";
     tokens_come_first(test, "tiny-llama-q4_k_m.gguf", "gfx1030");
 }
 
 #[test]
-fn experts_take_over_between_two_tokens() {
+fn expert_kernels_are_swapped_between_two_tokens() {
     tokens_come_first(
-        "simulated_early::experts_take_over_between_two_tokens",
+        "simulated_early::expert_kernels_are_swapped_between_two_tokens",
         "tiny-moe-q4_k_m.gguf",
         "gfx90a:sramecc+:xnack-",
     );
 }
 
 #[test]
-fn windows_take_over_between_two_tokens() {
+fn window_kernels_are_swapped_between_two_tokens() {
     tokens_come_first(
-        "simulated_early::windows_take_over_between_two_tokens",
+        "simulated_early::window_kernels_are_swapped_between_two_tokens",
         "tiny-gemma3-q8_0.gguf",
         "gfx1201",
     );
 }
 
 #[test]
-fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
-    let test = "simulated_early::a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it";
+fn failed_background_compile_is_reported_by_dependent_feed() {
+    let test = "simulated_early::failed_background_compile_is_reported_by_dependent_feed";
     let Some(model) = model("tiny-llama-q4_k_m.gguf") else { return };
     setup("gfx1030", "flash:3", "flash").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();
@@ -205,8 +205,8 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
 }
 
 #[test]
-fn an_end_that_does_not_wait_leaves_what_was_not_begun() {
-    let test = "simulated_early::an_end_that_does_not_wait_leaves_what_was_not_begun";
+fn stop_without_waiting_skips_unstarted_compiles() {
+    let test = "simulated_early::stop_without_waiting_skips_unstarted_compiles";
     let Some(model) = model("tiny-llama-q4_k_m.gguf") else { return };
     setup("gfx1030", "gemm:30,flash:30", "").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();
@@ -231,9 +231,8 @@ fn one_launch() -> Option<Model> {
 }
 
 #[test]
-fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
-    let test =
-        "simulated_early::a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled";
+fn persistent_kernel_is_swapped_in_after_its_compile() {
+    let test = "simulated_early::persistent_kernel_is_swapped_in_after_its_compile";
     let Some(model) = one_launch() else { return };
     setup("gfx1100", "persistent:8", "").run(test, TEMPORARY, || {
         const TOKENS: usize = 16;
@@ -289,8 +288,8 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
 }
 
 #[test]
-fn a_kernel_of_a_whole_token_that_fails_behind_the_work_is_an_error_of_a_token() {
-    let test = "simulated_early::a_kernel_of_a_whole_token_that_fails_behind_the_work_is_an_error_of_a_token";
+fn failed_persistent_kernel_compile_is_reported_by_a_token() {
+    let test = "simulated_early::failed_persistent_kernel_compile_is_reported_by_a_token";
     let Some(model) = one_launch() else { return };
     setup("gfx1100", "persistent:8", "persistent").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();

@@ -11,9 +11,9 @@ use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
 
 #[test]
-fn saxpy_is_right_at_odd_sizes_and_touches_nothing_else() {
+fn saxpy_is_correct_at_odd_sizes_with_intact_neighbours() {
     Setup::devices("gfx1100,gfx90a:sramecc+:xnack-").run(
-        "simulated_engine::saxpy_is_right_at_odd_sizes_and_touches_nothing_else",
+        "simulated_engine::saxpy_is_correct_at_odd_sizes_with_intact_neighbours",
         TEMPORARY,
         || {
             for name in ["rocm:0", "rocm:1"] {
@@ -41,9 +41,8 @@ fn saxpy_is_right_at_odd_sizes_and_touches_nothing_else() {
 }
 
 #[test]
-fn the_embedding_example_compiles_its_kernel_once_and_computes_right() {
-    let test =
-        "simulated_engine::the_embedding_example_compiles_its_kernel_once_and_computes_right";
+fn embedding_example_compiles_once_and_computes_correctly() {
+    let test = "simulated_engine::embedding_example_compiles_once_and_computes_correctly";
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let fresh = tempfile::tempdir().unwrap();
         for compiled in [1, 0] {
@@ -55,8 +54,8 @@ fn the_embedding_example_compiles_its_kernel_once_and_computes_right() {
 }
 
 #[test]
-fn a_copy_by_a_stream_of_another_device_is_refused_before_an_address_leaves() {
-    let test = "simulated_engine::a_copy_by_a_stream_of_another_device_is_refused_before_an_address_leaves";
+fn copy_by_stream_of_other_device_is_refused() {
+    let test = "simulated_engine::copy_by_stream_of_other_device_is_refused";
     Setup::devices("gfx1100,gfx1100").run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
         let (here, there) = (engine.device("rocm:0").unwrap(), engine.device("rocm:1").unwrap());
@@ -84,9 +83,9 @@ fn a_copy_by_a_stream_of_another_device_is_refused_before_an_address_leaves() {
 }
 
 #[test]
-fn arguments_of_every_size_arrive_and_the_block_shares_its_memory() {
+fn arguments_of_every_size_and_shared_memory_work() {
     Setup::devices("gfx942").run(
-        "simulated_engine::arguments_of_every_size_arrive_and_the_block_shares_its_memory",
+        "simulated_engine::arguments_of_every_size_and_shared_memory_work",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -114,9 +113,9 @@ fn arguments_of_every_size_arrive_and_the_block_shares_its_memory() {
 }
 
 #[test]
-fn waves_are_as_wide_as_the_kernel_asked_on_each_family() {
+fn wave_width_follows_the_kernel_on_each_family() {
     Setup::devices("gfx1100,gfx942,gfx1030").run(
-        "simulated_engine::waves_are_as_wide_as_the_kernel_asked_on_each_family",
+        "simulated_engine::wave_width_follows_the_kernel_on_each_family",
         TEMPORARY,
         || {
             for (name, wave) in
@@ -141,8 +140,8 @@ fn waves_are_as_wide_as_the_kernel_asked_on_each_family() {
 }
 
 #[test]
-fn a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident() {
-    let test = "simulated_engine::a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident";
+fn persistent_kernel_with_grid_barrier_ends() {
+    let test = "simulated_engine::persistent_kernel_with_grid_barrier_ends";
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("together"));
@@ -166,9 +165,9 @@ fn a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident(
 }
 
 #[test]
-fn lds_and_new_memory_are_poison() {
+fn lds_and_new_memory_are_poisoned() {
     Setup::devices("gfx1100").run(
-        "simulated_engine::lds_and_new_memory_are_poison",
+        "simulated_engine::lds_and_new_memory_are_poisoned",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -208,9 +207,8 @@ fn two_streams(b: &Bench, ordered: bool) -> bool {
 }
 
 #[test]
-fn a_missing_event_between_streams_shows_and_a_present_one_orders_them() {
-    let test =
-        "simulated_engine::a_missing_event_between_streams_shows_and_a_present_one_orders_them";
+fn missing_event_between_streams_is_detected() {
+    let test = "simulated_engine::missing_event_between_streams_is_detected";
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         assert!((0..50).all(|_| two_streams(&b, true)));
@@ -222,9 +220,9 @@ fn a_missing_event_between_streams_shows_and_a_present_one_orders_them() {
 }
 
 #[test]
-fn a_graph_replays_what_was_captured_and_takes_new_parameters() {
+fn graph_replays_captured_work_with_new_parameters() {
     Setup::devices("gfx942").run(
-        "simulated_engine::a_graph_replays_what_was_captured_and_takes_new_parameters",
+        "simulated_engine::graph_replays_captured_work_with_new_parameters",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -258,8 +256,8 @@ fn a_graph_replays_what_was_captured_and_takes_new_parameters() {
 }
 
 #[test]
-fn a_capture_forks_to_another_stream_and_joins_and_waiting_inside_is_refused() {
-    let test = "simulated_engine::a_capture_forks_to_another_stream_and_joins_and_waiting_inside_is_refused";
+fn capture_forks_and_joins_streams_and_refuses_waits() {
+    let test = "simulated_engine::capture_forks_and_joins_streams_and_refuses_waits";
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let (main, side) = (b.device.stream().unwrap(), b.device.stream().unwrap());
@@ -292,9 +290,9 @@ fn a_capture_forks_to_another_stream_and_joins_and_waiting_inside_is_refused() {
 }
 
 #[test]
-fn everything_is_given_back_when_it_is_dropped() {
+fn dropped_objects_release_all_resources() {
     Setup::devices("gfx1100").run(
-        "simulated_engine::everything_is_given_back_when_it_is_dropped",
+        "simulated_engine::dropped_objects_release_all_resources",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -331,9 +329,8 @@ fn everything_is_given_back_when_it_is_dropped() {
 }
 
 #[test]
-fn out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing() {
-    let test =
-        "simulated_engine::out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing";
+fn out_of_memory_reports_sizes_and_loses_nothing() {
+    let test = "simulated_engine::out_of_memory_reports_sizes_and_loses_nothing";
     Setup::devices("gfx1100").set("HIPSIM_MEMORY", "1000000").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let before = Simulated::here().alive();
@@ -351,8 +348,8 @@ fn out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing() {
 }
 
 #[test]
-fn whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks() {
-    let test = "simulated_engine::whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks";
+fn failure_of_any_runtime_call_is_named_without_leaks() {
+    let test = "simulated_engine::failure_of_any_runtime_call_is_named_without_leaks";
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let simulated = Simulated::here();
@@ -407,33 +404,28 @@ fn whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks() {
 }
 
 #[test]
-fn rocm_5_without_the_newer_calls_does_the_same_work() {
+fn rocm_5_without_newer_calls_works() {
     let setup = Setup::devices("gfx906:sramecc+:xnack-").rocm5();
-    setup.run(
-        "simulated_engine::rocm_5_without_the_newer_calls_does_the_same_work",
-        TEMPORARY,
-        || {
-            let b = Bench::new("rocm:0");
-            assert_eq!(b.device.info().arch_id, "gfx906:sramecc+:xnack-");
-            assert!(!b.device.info().cooperative);
-            let stream = b.device.stream().unwrap();
-            let (x, y) =
-                (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
-            let kernel = b.kernel("saxpy");
-            let graph = stream
-                .capture(|| {
-                    stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32])
-                })
-                .unwrap();
-            stream.replay(&graph).unwrap();
-            assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
-        },
-    );
+    setup.run("simulated_engine::rocm_5_without_newer_calls_works", TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        assert_eq!(b.device.info().arch_id, "gfx906:sramecc+:xnack-");
+        assert!(!b.device.info().cooperative);
+        let stream = b.device.stream().unwrap();
+        let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
+        let kernel = b.kernel("saxpy");
+        let graph = stream
+            .capture(|| {
+                stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32])
+            })
+            .unwrap();
+        stream.replay(&graph).unwrap();
+        assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
+    });
 }
 
 #[test]
-fn no_device_is_a_clean_answer() {
-    Setup::devices("").run("simulated_engine::no_device_is_a_clean_answer", TEMPORARY, || {
+fn missing_device_is_a_clean_error() {
+    Setup::devices("").run("simulated_engine::missing_device_is_a_clean_error", TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY), WORKER, "hiprtc");
         let error = engine.device("rocm:0").unwrap_err().to_string();
         assert!(error.contains("no AMD GPU"), "{error}");
@@ -441,8 +433,8 @@ fn no_device_is_a_clean_answer() {
 }
 
 #[test]
-fn what_clang_compiled_runs_and_runs_again_from_the_cache_without_any_compiler() {
-    let test = "simulated_engine::what_clang_compiled_runs_and_runs_again_from_the_cache_without_any_compiler";
+fn clang_code_runs_from_cache_without_compiler() {
+    let test = "simulated_engine::clang_code_runs_from_cache_without_compiler";
     Setup::devices("gfx1201").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let once = |kind: &str| {

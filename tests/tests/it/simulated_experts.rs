@@ -18,9 +18,8 @@ use std::path::{Path, PathBuf};
 const EXPERTS: &str = "tiny/tiny-moe-q4_k_m.gguf";
 
 #[test]
-fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
-    let test =
-        "simulated_experts::experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits";
+fn cpu_experts_beside_simulated_gfx90a_match_host() {
+    let test = "simulated_experts::cpu_experts_beside_simulated_gfx90a_match_host";
     if model_path(EXPERTS).is_none() {
         return;
     }
@@ -84,8 +83,8 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
 }
 
 #[test]
-fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alone() {
-    let test = "simulated_experts::a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alone";
+fn prompt_experts_copied_to_simulated_gfx90a_are_bit_identical() {
+    let test = "simulated_experts::prompt_experts_copied_to_simulated_gfx90a_are_bit_identical";
     if model_path(EXPERTS).is_none() {
         return;
     }
@@ -184,8 +183,8 @@ fn skewed() -> PathBuf {
 }
 
 #[test]
-fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_tokens() {
-    let test = "simulated_experts::hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_tokens";
+fn cached_experts_on_simulated_gfx90a_keep_tokens() {
+    let test = "simulated_experts::cached_experts_on_simulated_gfx90a_keep_tokens";
     if model_path(EXPERTS).is_none() {
         return;
     }
@@ -279,8 +278,8 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
 }
 
 #[test]
-fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side() {
-    let test = "simulated_experts::hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side";
+fn partly_cached_experts_on_simulated_gfx90a_serve_batches() {
+    let test = "simulated_experts::partly_cached_experts_on_simulated_gfx90a_serve_batches";
     if model_path(EXPERTS).is_none() {
         return;
     }
@@ -325,7 +324,7 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
 }
 
 #[test]
-fn what_was_taken_apart_is_the_same_graph_together() {
+fn split_expert_graph_rejoins_to_the_original() {
     let Some(path) = model_path(EXPERTS) else { return };
     let graph = kjit_model::arch::build(&kjit_model::gguf::Gguf::open(&path).unwrap()).unwrap();
     for n in [1, 2, 99] {
@@ -335,7 +334,7 @@ fn what_was_taken_apart_is_the_same_graph_together() {
 }
 
 #[test]
-fn a_graph_without_experts_says_so() {
+fn graph_without_experts_is_reported() {
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
     let gguf = kjit_model::gguf::Gguf::open(&path).unwrap();
     let graph = kjit_model::arch::build(&gguf).unwrap();

@@ -59,9 +59,8 @@ wrongs! {
 }
 
 #[test]
-fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
-    let test =
-        "simulated_faults::another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault";
+fn access_to_unpassed_buffer_is_a_fault() {
+    let test = "simulated_faults::access_to_unpassed_buffer_is_a_fault";
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
@@ -88,9 +87,9 @@ fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
 
 /// Unwritten memory is poisoned, and so is an index that is read from it.
 #[test]
-fn a_choice_that_nobody_wrote_is_a_fault() {
+fn index_from_unwritten_memory_is_a_fault() {
     Setup::devices("gfx1100").run(
-        "simulated_faults::a_choice_that_nobody_wrote_is_a_fault",
+        "simulated_faults::index_from_unwritten_memory_is_a_fault",
         TEMPORARY,
         || {
             let b = Bench::new("rocm:0");
@@ -113,9 +112,9 @@ fn a_choice_that_nobody_wrote_is_a_fault() {
 /// An illegal access that happened on an H200: there were fewer sequences than rows of the program,
 /// and the expert kernel used all rows.
 #[test]
-fn experts_of_rows_that_are_not_in_use_are_a_fault() {
+fn expert_index_of_unused_rows_is_a_fault() {
     Setup::devices("gfx942").run(
-        "simulated_faults::experts_of_rows_that_are_not_in_use_are_a_fault",
+        "simulated_faults::expert_index_of_unused_rows_is_a_fault",
         TEMPORARY,
         || {
             let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
@@ -149,9 +148,9 @@ fn experts_of_rows_that_are_not_in_use_are_a_fault() {
 /// A long-lived program survives a fault: the error has a type, and the device can be opened again
 /// after all its objects are dropped.
 #[test]
-fn a_lost_device_says_so_and_is_opened_anew() {
+fn lost_device_is_reported_and_reopened() {
     Setup::devices("gfx1100").run(
-        "simulated_faults::a_lost_device_says_so_and_is_opened_anew",
+        "simulated_faults::lost_device_is_reported_and_reopened",
         TEMPORARY,
         || {
             let lost = |error: kjit_engine::Error| {
@@ -194,9 +193,8 @@ fn a_lost_device_says_so_and_is_opened_anew() {
 }
 
 #[test]
-fn a_device_that_only_a_new_process_has_again_says_so_at_every_opening() {
-    let test =
-        "simulated_faults::a_device_that_only_a_new_process_has_again_says_so_at_every_opening";
+fn permanently_lost_device_is_reported_at_every_open() {
+    let test = "simulated_faults::permanently_lost_device_is_reported_at_every_open";
     Setup::devices("gfx1100").set("HIPSIM_FAULTS", "stay").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
@@ -215,8 +213,8 @@ fn a_device_that_only_a_new_process_has_again_says_so_at_every_opening() {
 }
 
 #[test]
-fn a_kernel_that_never_ends_is_a_fault_after_the_time_given() {
-    let test = "simulated_faults::a_kernel_that_never_ends_is_a_fault_after_the_time_given";
+fn endless_kernel_is_a_fault_after_its_timeout() {
+    let test = "simulated_faults::endless_kernel_is_a_fault_after_its_timeout";
     Setup::devices("gfx1100").set("HIPSIM_TIMEOUT", "0.5").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();

@@ -114,9 +114,9 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
 }
 
 #[test]
-fn feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030() {
+fn cpu_ffn_beside_streamed_layers_on_simulated_gfx1030_matches() {
     beside(
-        "simulated_ffn::feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030",
+        "simulated_ffn::cpu_ffn_beside_streamed_layers_on_simulated_gfx1030_matches",
         MODEL,
         "gfx1030",
         true,
@@ -124,14 +124,14 @@ fn feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030() {
 }
 
 #[test]
-fn feed_forward_on_the_cpu_beside_layers_that_simulated_gfx942_reads_where_they_land() {
-    let test = "simulated_ffn::feed_forward_on_the_cpu_beside_layers_that_simulated_gfx942_reads_where_they_land";
+fn cpu_ffn_with_in_place_simulated_gfx942_matches() {
+    let test = "simulated_ffn::cpu_ffn_with_in_place_simulated_gfx942_matches";
     beside(test, IN_PLACE, "gfx942:sramecc+:xnack-", false);
 }
 
 #[test]
-fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themselves() {
-    let test = "simulated_ffn::a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themselves";
+fn trace_shows_copies_during_cpu_ffn_and_rates_decide() {
+    let test = "simulated_ffn::trace_shows_copies_during_cpu_ffn_and_rates_decide";
     if model_path(IN_PLACE).is_none() {
         return;
     }
@@ -193,8 +193,8 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
 }
 
 #[test]
-fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
-    let test = "simulated_ffn::without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said";
+fn missing_part_kernels_or_rates_copy_all_with_remark() {
+    let test = "simulated_ffn::missing_part_kernels_or_rates_copy_all_with_remark";
     if model_path(IN_PLACE).is_none() {
         return;
     }
@@ -222,7 +222,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let config = |kind: &str| {
             let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
-            Config::new().cache(cache).isolation(Isolation::Worker(WORKER.into())).compiler_kind(kind)
+            Config::new().cache(cache).isolation(Isolation::Worker(WORKER.into())).compiler_kind(kind).without_trial()
         };
         let warm = |graph: &Graph| {
             let compiling = Engine::new(config("hiprtc"));
@@ -257,8 +257,8 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
 }
 
 #[test]
-fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
-    let test = "simulated_ffn::where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice";
+fn unlockable_pages_do_not_duplicate_cpu_parts() {
+    let test = "simulated_ffn::unlockable_pages_do_not_duplicate_cpu_parts";
     if model_path(IN_PLACE).is_none() {
         return;
     }
@@ -302,7 +302,7 @@ fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
 }
 
 #[test]
-fn what_was_taken_apart_is_the_same_graph_together_and_a_mixture_has_none() {
+fn split_ffn_graph_rejoins_and_mixture_has_none() {
     let Some(path) = model_path(MODEL) else { return };
     let build =
         |path| kjit_model::arch::build(&kjit_model::gguf::Gguf::open(path).unwrap()).unwrap();

@@ -29,10 +29,10 @@ fn all(test: &str, arch: &str, wave: u32, real: bool) {
 /// Runs the cases whose names contain one of `few`. `KJIT_TEST_ONLY=…` selects other names,
 /// `KJIT_TEST_ONLY=` all.
 fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
-    some_as(test, arch, wave, real, few, Target::clone);
+    some_as(test, arch, wave, real, few, Target::clone, Target::clone);
 }
 
-/// Like [`some`], for another variant of the device.
+/// Like [`some`], for another variant of the device; `of` is the target whose cases are run.
 fn some_as(
     test: &str,
     arch: &str,
@@ -40,6 +40,7 @@ fn some_as(
     real: bool,
     few: &[&str],
     variant: fn(&Target) -> Target,
+    of: fn(&Target) -> Target,
 ) {
     let setup = Setup::devices(arch).set("HIPSIM_OPTIMISE", "-Og");
     let setup = if real { setup } else { setup.set("HIPSIM_CLANG", "none") };
@@ -59,7 +60,7 @@ fn some_as(
         }
         let seed = seed();
         let target = variant(device.target());
-        let cases: Vec<Case> = cases::all(&target, wave, seed).unwrap();
+        let cases: Vec<Case> = cases::all(&of(&target), wave, seed).unwrap();
         let cases: Vec<Case> = cases.into_iter().filter(|c| wanted(&c.name)).collect();
         assert!(!cases.is_empty(), "no case has {only:?} in its name");
         let missing: Vec<_> =
@@ -95,14 +96,14 @@ fn some_as(
 }
 
 #[test]
-fn every_case_is_right_on_gfx1100_with_waves_of_32() {
-    all("simulated_kernels::every_case_is_right_on_gfx1100_with_waves_of_32", "gfx1100", 32, false);
+fn every_case_is_correct_on_gfx1100_at_wave_32() {
+    all("simulated_kernels::every_case_is_correct_on_gfx1100_at_wave_32", "gfx1100", 32, false);
 }
 
 /// One case of each kind: gfx942 covers waves of 64, and the 32-lane tests cover the other
 /// properties of the card.
 #[test]
-fn some_cases_are_right_on_gfx1100_with_waves_of_64() {
+fn selected_cases_are_correct_on_gfx1100_at_wave_64() {
     let few = [
         "softmax",
         "norm_rows Rms · 3 × 576",
@@ -117,7 +118,7 @@ fn some_cases_are_right_on_gfx1100_with_waves_of_64() {
         "draw",
     ];
     some(
-        "simulated_kernels::some_cases_are_right_on_gfx1100_with_waves_of_64",
+        "simulated_kernels::selected_cases_are_correct_on_gfx1100_at_wave_64",
         "gfx1100",
         64,
         true,
@@ -126,35 +127,43 @@ fn some_cases_are_right_on_gfx1100_with_waves_of_64() {
 }
 
 #[test]
-fn every_case_is_right_on_gfx942_with_waves_of_64() {
-    all("simulated_kernels::every_case_is_right_on_gfx942_with_waves_of_64", "gfx942", 64, false);
+fn every_case_is_correct_on_gfx942_at_wave_64() {
+    all("simulated_kernels::every_case_is_correct_on_gfx942_at_wave_64", "gfx942", 64, false);
 }
 
 /// The only matrix unit with products of depth 32.
 #[test]
-fn products_of_matrices_are_right_on_gfx1250() {
+fn matrix_products_are_correct_on_gfx1250() {
     let few = ["gemm Q8_0×67", "gemm Q4_K×51", "flash 4/2 heads of 64, F16"];
-    some(
-        "simulated_kernels::products_of_matrices_are_right_on_gfx1250",
-        "gfx1250",
-        32,
-        false,
-        &few,
-    );
+    some("simulated_kernels::matrix_products_are_correct_on_gfx1250", "gfx1250", 32, false, &few);
 }
 
 /// GCN: waves of 64, no matrix unit, no dot products of bytes or f16.
 #[test]
-fn some_cases_are_right_on_gfx900() {
+fn selected_cases_are_correct_on_gfx900() {
     let few = ["matvec Q8_0×43", "gemm Q4_K×51", "flash 4/2 heads of 64, F16", "draw"];
-    some("simulated_kernels::some_cases_are_right_on_gfx900", "gfx900", 64, false, &few);
+    some("simulated_kernels::selected_cases_are_correct_on_gfx900", "gfx900", 64, false, &few);
+}
+
+/// Products of a few rows are for NVIDIA alone. The simulated device computes `mma.sync` too.
+#[test]
+fn products_of_a_few_rows_are_right_with_mma_sync() {
+    some_as(
+        "simulated_kernels::products_of_a_few_rows_are_right_with_mma_sync",
+        "gfx1100",
+        32,
+        false,
+        &["small_gemm", ", panels"],
+        Target::clone,
+        |_| Target::parse("sm_90").unwrap(),
+    );
 }
 
 /// A card without packed f16 instructions.
 #[test]
-fn some_cases_are_right_on_gfx803() {
+fn selected_cases_are_correct_on_gfx803() {
     some(
-        "simulated_kernels::some_cases_are_right_on_gfx803",
+        "simulated_kernels::selected_cases_are_correct_on_gfx803",
         "gfx803",
         64,
         false,
@@ -164,7 +173,7 @@ fn some_cases_are_right_on_gfx803() {
 
 /// The last variant that is tried on a card: no matrix unit, no dot products, no f16 arithmetic.
 #[test]
-fn some_cases_are_right_in_f32_alone() {
+fn selected_cases_are_correct_in_f32_alone() {
     if std::env::var_os("KJIT_TEST_ONLY").is_none() {
         eprintln!(
             "SKIPPED: cases in f32 alone (KJIT_TEST_ONLY= runs all); simulated_trust.rs runs a model so"
@@ -172,11 +181,12 @@ fn some_cases_are_right_in_f32_alone() {
         return;
     }
     some_as(
-        "simulated_kernels::some_cases_are_right_in_f32_alone",
+        "simulated_kernels::selected_cases_are_correct_in_f32_alone",
         "gfx1100",
         32,
         false,
         &[],
         |target| target.f32_alone(),
+        Target::clone,
     );
 }

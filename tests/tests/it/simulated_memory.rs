@@ -28,8 +28,8 @@ fn floats(x: &Tensor) -> Vec<f64> {
 }
 
 #[test]
-fn memory_of_a_gpu_goes_out_and_comes_in_without_a_copy() {
-    on_one("simulated_memory::memory_of_a_gpu_goes_out_and_comes_in_without_a_copy", |device| {
+fn gpu_memory_is_exchanged_by_dlpack_without_a_copy() {
+    on_one("simulated_memory::gpu_memory_is_exchanged_by_dlpack_without_a_copy", |device| {
         let x = counted(7, 13, device);
         let turned = x.flip(Some(&[0])).unwrap().matrix_transpose().unwrap();
         let shown = turned.to_dlpack(false).unwrap().versioned();
@@ -64,33 +64,30 @@ fn memory_of_a_gpu_goes_out_and_comes_in_without_a_copy() {
 }
 
 #[test]
-fn strides_that_leave_the_memory_and_foreign_devices_are_refused() {
-    on_one(
-        "simulated_memory::strides_that_leave_the_memory_and_foreign_devices_are_refused",
-        |device| {
-            let x = counted(3, 5, device);
-            for change in 0..4 {
-                let mut shown = x.to_dlpack(false).unwrap().versioned();
-                let given = &mut shown.dl_tensor;
-                match change {
-                    0 => given.device_type = 7,
-                    1 => given.dtype.bits = 24,
-                    2 => given.dtype.lanes = 4,
-                    _ => given.ndim = -1,
-                }
-                // SAFETY: the memory is not read: each changed struct is refused before that.
-                #[allow(unsafe_code, reason = "DLPack is structs behind pointers")]
-                let refused = unsafe { Tensor::from_dltensor(given, Box::new(())) };
-                assert!(refused.is_err(), "{change}");
-                drop(Foreign::Versioned(Box::into_raw(shown)));
+fn invalid_strides_and_foreign_devices_are_refused() {
+    on_one("simulated_memory::invalid_strides_and_foreign_devices_are_refused", |device| {
+        let x = counted(3, 5, device);
+        for change in 0..4 {
+            let mut shown = x.to_dlpack(false).unwrap().versioned();
+            let given = &mut shown.dl_tensor;
+            match change {
+                0 => given.device_type = 7,
+                1 => given.dtype.bits = 24,
+                2 => given.dtype.lanes = 4,
+                _ => given.ndim = -1,
             }
-        },
-    );
+            // SAFETY: the memory is not read: each changed struct is refused before that.
+            #[allow(unsafe_code, reason = "DLPack is structs behind pointers")]
+            let refused = unsafe { Tensor::from_dltensor(given, Box::new(())) };
+            assert!(refused.is_err(), "{change}");
+            drop(Foreign::Versioned(Box::into_raw(shown)));
+        }
+    });
 }
 
 #[test]
-fn a_warm_pool_allocates_nothing_and_is_cleared() {
-    on_one("simulated_memory::a_warm_pool_allocates_nothing_and_is_cleared", |device| {
+fn warm_pool_allocates_nothing_and_can_be_cleared() {
+    on_one("simulated_memory::warm_pool_allocates_nothing_and_can_be_cleared", |device| {
         device.warm_up(&[4 * 1000, 4 * 1000, 4 * 1000, 1 << 20]).unwrap();
         let before = device.pool_statistics().unwrap();
         assert_eq!(before.live, 0);
@@ -112,8 +109,8 @@ fn a_warm_pool_allocates_nothing_and_is_cleared() {
 }
 
 #[test]
-fn copies_pass_through_page_locked_blocks() {
-    on_one("simulated_memory::copies_pass_through_page_locked_blocks", |device| {
+fn copies_use_page_locked_blocks() {
+    on_one("simulated_memory::copies_use_page_locked_blocks", |device| {
         device.warm_up_pinned(&[1 << 12, 1 << 16]).unwrap();
         let held = 2 * (4096 + 65536);
         for (rows, hits, misses) in [(10, 2, 0), (150, 4, 0)] {
@@ -136,8 +133,8 @@ fn copies_pass_through_page_locked_blocks() {
 }
 
 #[test]
-fn an_explanation_counts_the_launches() {
-    on_one("simulated_memory::an_explanation_counts_the_launches", |device| {
+fn explain_counts_the_launches() {
+    on_one("simulated_memory::explain_counts_the_launches", |device| {
         let x = counted(31, 33, device);
         let chain = x.binary(BinOp::Mul, &x).unwrap().relu().unwrap();
         let told = chain.explain().unwrap();
@@ -154,12 +151,12 @@ fn an_explanation_counts_the_launches() {
 
 /// Without page-locked memory the driver copies; the values are the same.
 #[test]
-fn copies_need_no_page_locked_memory() {
+fn copies_work_without_page_locked_memory() {
     let setup = Setup::devices("gfx1100")
         .set("HIPSIM_CLANG", "none")
         .set("HIPSIM_OPTIMISE", "-Og")
         .set("HIPSIM_FAIL", "hipHostMalloc:*:2");
-    let test = "simulated_memory::copies_need_no_page_locked_memory";
+    let test = "simulated_memory::copies_work_without_page_locked_memory";
     setup.run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("ops"), WORKER, "hiprtc");
         assert!(kjit_ops::device::use_engine(engine));

@@ -68,17 +68,17 @@ fn same_as_the_host(test: &str, arch: &str) {
 }
 
 #[test]
-fn smollm2s_greedy_tokens_on_simulated_gfx1100_are_the_hosts() {
+fn smollm2_greedy_tokens_on_simulated_gfx1100_match_host() {
     same_as_the_host(
-        "simulated_model::smollm2s_greedy_tokens_on_simulated_gfx1100_are_the_hosts",
+        "simulated_model::smollm2_greedy_tokens_on_simulated_gfx1100_match_host",
         "gfx1100",
     );
 }
 
 #[test]
-fn smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts() {
+fn smollm2_greedy_tokens_on_simulated_gfx942_match_host() {
     same_as_the_host(
-        "simulated_model::smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts",
+        "simulated_model::smollm2_greedy_tokens_on_simulated_gfx942_match_host",
         "gfx942:sramecc+:xnack-",
     );
 }
@@ -133,19 +133,19 @@ fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
 }
 
 #[test]
-fn a_llama_of_4_bits_on_simulated_gfx1030_has_the_hosts_logits() {
-    let test = "simulated_model::a_llama_of_4_bits_on_simulated_gfx1030_has_the_hosts_logits";
+fn llama_q4_on_simulated_gfx1030_matches_host_logits() {
+    let test = "simulated_model::llama_q4_on_simulated_gfx1030_matches_host_logits";
     logits_are_the_hosts(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1030");
 }
 
 #[test]
-fn a_mixture_of_experts_on_simulated_gfx90a_has_the_hosts_logits() {
-    let test = "simulated_model::a_mixture_of_experts_on_simulated_gfx90a_has_the_hosts_logits";
+fn mixture_of_experts_on_simulated_gfx90a_matches_host_logits() {
+    let test = "simulated_model::mixture_of_experts_on_simulated_gfx90a_matches_host_logits";
     logits_are_the_hosts(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-");
 }
 
 #[test]
-fn a_gemma_of_8_bits_on_simulated_gfx1201_has_the_hosts_logits() {
-    let test = "simulated_model::a_gemma_of_8_bits_on_simulated_gfx1201_has_the_hosts_logits";
+fn gemma_q8_on_simulated_gfx1201_matches_host_logits() {
+    let test = "simulated_model::gemma_q8_on_simulated_gfx1201_matches_host_logits";
     logits_are_the_hosts(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201");
 }

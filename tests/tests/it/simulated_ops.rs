@@ -137,8 +137,8 @@ fn all_same(x: &Tensor, y: &Tensor, device: &Device, without: &[UnOp], pow: f64)
 }
 
 #[test]
-fn every_function_gives_what_the_cpu_gives() {
-    on_both("simulated_ops::every_function_gives_what_the_cpu_gives", |device| {
+fn every_function_matches_cpu() {
+    on_both("simulated_ops::every_function_matches_cpu", |device| {
         let mut random = Random(1);
         for dtype in
             [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I8, DType::I64, DType::U32]
@@ -153,8 +153,8 @@ fn every_function_gives_what_the_cpu_gives() {
 }
 
 #[test]
-fn special_values_give_what_the_cpu_gives() {
-    on_both("simulated_ops::special_values_give_what_the_cpu_gives", |device| {
+fn special_values_match_cpu() {
+    on_both("simulated_ops::special_values_match_cpu", |device| {
         let list = [
             0.0,
             -0.0,
@@ -201,8 +201,8 @@ fn special_values_give_what_the_cpu_gives() {
 }
 
 #[test]
-fn folds_and_views_give_what_the_cpu_gives() {
-    on_both("simulated_ops::folds_and_views_give_what_the_cpu_gives", |device| {
+fn reductions_and_views_match_cpu() {
+    on_both("simulated_ops::reductions_and_views_match_cpu", |device| {
         let mut random = Random(2);
         for shape in SHAPES {
             for dtype in [DType::F32, DType::F16, DType::I32] {
@@ -256,8 +256,8 @@ fn folds_and_views_give_what_the_cpu_gives() {
 }
 
 #[test]
-fn networks_give_what_the_cpu_gives_and_launches_are_counted() {
-    on_both("simulated_ops::networks_give_what_the_cpu_gives_and_launches_are_counted", |device| {
+fn networks_match_cpu_with_counted_launches() {
+    on_both("simulated_ops::networks_match_cpu_with_counted_launches", |device| {
         let mut random = Random(3);
         let count = |what: &str, most: u64, make: &dyn Fn() -> Tensor| -> Tensor {
             let before = device.launches();
@@ -347,8 +347,8 @@ fn new_shapes_compile_nothing() {
 }
 
 #[test]
-fn kernels_of_ones_own_run_and_leave_their_inputs_alone() {
-    on_both("simulated_ops::kernels_of_ones_own_run_and_leave_their_inputs_alone", |device| {
+fn raw_kernels_run_and_preserve_their_inputs() {
+    on_both("simulated_ops::raw_kernels_run_and_preserve_their_inputs", |device| {
         let mut random = Random(4);
         let x = random.tensor(&[1009], DType::F32, 2.0);
         let y = random.tensor(&[1009], DType::F32, 2.0);

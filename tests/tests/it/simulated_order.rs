@@ -83,8 +83,8 @@ fn integers(values: &[i64], shape: &[usize], device: &Device) -> Tensor {
 }
 
 #[test]
-fn folds_of_long_and_of_many_rows_give_what_the_cpu_gives() {
-    on_both("simulated_order::folds_of_long_and_of_many_rows_give_what_the_cpu_gives", |device| {
+fn reductions_of_long_and_many_rows_match_cpu() {
+    on_both("simulated_order::reductions_of_long_and_many_rows_match_cpu", |device| {
         let mut random = Random(21);
         // One long row, long columns, few rows, many rows, and random sizes between.
         let mut shapes = vec![vec![70_001], vec![9_001, 33], vec![33, 9_001], vec![3_001, 3]];
@@ -120,8 +120,8 @@ fn folds_of_long_and_of_many_rows_give_what_the_cpu_gives() {
 }
 
 #[test]
-fn repeated_expressions_take_new_buffers_and_constants() {
-    on_both("simulated_order::repeated_expressions_take_new_buffers_and_constants", |device| {
+fn repeated_expressions_use_new_buffers_and_constants() {
+    on_both("simulated_order::repeated_expressions_use_new_buffers_and_constants", |device| {
         let mut random = Random(22);
         let number =
             |v: f64, d: &Device| Tensor::full(&[], Scalar::Float(v), DType::F32, d).unwrap();
@@ -154,8 +154,8 @@ fn repeated_expressions_take_new_buffers_and_constants() {
 }
 
 #[test]
-fn repeated_groups_of_rows_take_new_buffers_and_constants() {
-    on_both("simulated_order::repeated_groups_of_rows_take_new_buffers_and_constants", |device| {
+fn repeated_row_groups_use_new_buffers_and_constants() {
+    on_both("simulated_order::repeated_row_groups_use_new_buffers_and_constants", |device| {
         let mut random = Random(29);
         let compiled = || kjit_ops::device::engine().counts().compiled;
         let mut before = 0;
@@ -189,8 +189,8 @@ fn repeated_groups_of_rows_take_new_buffers_and_constants() {
 }
 
 #[test]
-fn cumulative_sums_give_what_the_cpu_gives() {
-    on_both("simulated_order::cumulative_sums_give_what_the_cpu_gives", |device| {
+fn cumulative_sums_match_cpu() {
+    on_both("simulated_order::cumulative_sums_match_cpu", |device| {
         let mut random = Random(23);
         // A row in chunks, rows of a block each, rows of a thread each.
         let shapes =
@@ -268,8 +268,8 @@ fn sorts_are_stable_with_nan_last() {
 }
 
 #[test]
-fn scatters_have_the_order_of_the_values() {
-    on_both("simulated_order::scatters_have_the_order_of_the_values", |device| {
+fn scatters_apply_values_in_order() {
+    on_both("simulated_order::scatters_apply_values_in_order", |device| {
         let mut random = Random(25);
         for (dtype, base, part, axis) in [
             (DType::F32, vec![50], vec![5_000], 0),
@@ -295,8 +295,8 @@ fn scatters_have_the_order_of_the_values() {
 }
 
 #[test]
-fn indices_out_of_range_are_reported_once() {
-    on_both("simulated_order::indices_out_of_range_are_reported_once", |device| {
+fn out_of_range_indices_are_reported_once() {
+    on_both("simulated_order::out_of_range_indices_are_reported_once", |device| {
         let x = Random(26).tensor(&[5, 3], DType::F32, 3.0).to_device(device).unwrap();
         let list = |values: &[i64]| integers(values, &[values.len()], device);
         let reported =

@@ -34,9 +34,9 @@ fn the_same(test: &str, name: &str, arch: &str, kv: KvType) {
 }
 
 #[test]
-fn pages_change_nothing_on_simulated_gfx1100() {
+fn pages_on_simulated_gfx1100_change_no_result() {
     the_same(
-        "simulated_pages::pages_change_nothing_on_simulated_gfx1100",
+        "simulated_pages::pages_on_simulated_gfx1100_change_no_result",
         "tiny/tiny-llama-q4_k_m.gguf",
         "gfx1100",
         KvType::F16,
@@ -44,9 +44,9 @@ fn pages_change_nothing_on_simulated_gfx1100() {
 }
 
 #[test]
-fn pages_of_bytes_change_nothing_on_simulated_gfx942() {
+fn q8_0_pages_on_simulated_gfx942_change_no_result() {
     let (test, arch) = (
-        "simulated_pages::pages_of_bytes_change_nothing_on_simulated_gfx942",
+        "simulated_pages::q8_0_pages_on_simulated_gfx942_change_no_result",
         "gfx942:sramecc+:xnack-",
     );
     if !kjit_tests::all("sequences") {
@@ -63,8 +63,8 @@ fn prompt(number: usize, len: usize) -> Vec<u32> {
 }
 
 #[test]
-fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them() {
-    let test = "simulated_pages::requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them";
+fn requests_sharing_and_losing_pages_match_host() {
+    let test = "simulated_pages::requests_sharing_and_losing_pages_match_host";
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
@@ -180,13 +180,13 @@ fn returning(test: &str, names: &[&str], arch: &str) {
 }
 
 #[test]
-fn states_that_cannot_go_back_are_kept_where_texts_go_on_on_simulated_gfx1100() {
-    let test = "simulated_pages::states_that_cannot_go_back_are_kept_where_texts_go_on_on_simulated_gfx1100";
+fn recurrent_states_are_saved_on_simulated_gfx1100() {
+    let test = "simulated_pages::recurrent_states_are_saved_on_simulated_gfx1100";
     returning(test, &["archs/falcon-h1.gguf"], "gfx1100");
 }
 
 #[test]
-fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
+fn pure_and_delta_states_on_simulated_gfx942_are_saved() {
     if !kjit_tests::all("sequences") {
         eprintln!(
             "SKIPPED: models of states alone, and of delta rules, waves of 64 \
@@ -194,7 +194,7 @@ fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
         );
         return;
     }
-    let test = "simulated_pages::states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942";
+    let test = "simulated_pages::pure_and_delta_states_on_simulated_gfx942_are_saved";
     returning(test, &["archs/mamba.gguf", "archs/qwen3next.gguf"], "gfx942:sramecc+:xnack-");
 }
 
@@ -238,9 +238,8 @@ fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, SoloSession)) {
 }
 
 #[test]
-fn who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back() {
-    let test =
-        "simulated_pages::who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back";
+fn paused_sequence_keeps_states_of_pipelined_sequences() {
+    let test = "simulated_pages::paused_sequence_keeps_states_of_pipelined_sequences";
     scan_in_few_pages(test, |mut session, mut host| {
         let vocab = host.n_vocab();
         let ids = [1, 2].map(|_| session.add(SampleOptions::default()).unwrap());
@@ -273,9 +272,8 @@ fn who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back() {
 }
 
 #[test]
-fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short()
- {
-    let test = "simulated_pages::a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short";
+fn failed_step_keeps_recurrent_states_when_pages_are_short() {
+    let test = "simulated_pages::failed_step_keeps_recurrent_states_when_pages_are_short";
     scan_in_few_pages(test, |session, mut host| {
         let vocab = host.n_vocab();
         // All four pages are in use: one is shared by two texts, each text has another one, and the

@@ -65,21 +65,20 @@ fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Prob
 }
 
 #[test]
-fn late_waves_change_nothing_of_a_llama_of_4_bits_on_simulated_gfx1100() {
-    let test =
-        "simulated_persistent::late_waves_change_nothing_of_a_llama_of_4_bits_on_simulated_gfx1100";
+fn persistent_llama_q4_on_simulated_gfx1100_ignores_delays() {
+    let test = "simulated_persistent::persistent_llama_q4_on_simulated_gfx1100_ignores_delays";
     as_launches(test, "tiny/tiny-llama-q4_k_m.gguf", ("gfx1100", 8), Probe::Delays);
 }
 
 #[test]
-fn one_launch_a_token_of_a_gemma_of_8_bits_on_simulated_gfx942() {
-    let test = "simulated_persistent::one_launch_a_token_of_a_gemma_of_8_bits_on_simulated_gfx942";
+fn persistent_gemma_q8_on_simulated_gfx942_matches_launches() {
+    let test = "simulated_persistent::persistent_gemma_q8_on_simulated_gfx942_matches_launches";
     as_launches(test, "tiny/tiny-gemma3-q8_0.gguf", ("gfx942:sramecc+:xnack-", 8), Probe::None);
 }
 
 #[test]
-fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
-    let test = "simulated_persistent::one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a";
+fn persistent_experts_q4_on_simulated_gfx90a_match_launches() {
+    let test = "simulated_persistent::persistent_experts_q4_on_simulated_gfx90a_match_launches";
     as_launches(test, "tiny/tiny-moe-q4_k_m.gguf", ("gfx90a:sramecc+:xnack-", 32), Probe::Delays);
 }
 
@@ -87,8 +86,8 @@ fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
 /// each other's memory or host memory. Prompts are several launches that use the same
 /// synchronisation variables.
 #[test]
-fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
-    let test = "simulated_persistent::one_launch_on_each_of_two_simulated_gfx1100_is_the_launches";
+fn persistent_kernel_on_two_simulated_gfx1100_matches_launches() {
+    let test = "simulated_persistent::persistent_kernel_on_two_simulated_gfx1100_matches_launches";
     let name = "tiny/tiny-llama-q8_0.gguf";
     if model_path(name).is_none() {
         return;
@@ -167,8 +166,9 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
 }
 
 #[test]
-fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
-    let test = "simulated_persistent::one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100";
+fn persistent_kernel_for_two_sequences_on_simulated_gfx1100_matches() {
+    let test =
+        "simulated_persistent::persistent_kernel_for_two_sequences_on_simulated_gfx1100_matches";
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
@@ -262,8 +262,8 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
 }
 
 #[test]
-fn a_block_that_never_comes_is_told_of_and_nothing_hangs() {
-    let test = "simulated_persistent::a_block_that_never_comes_is_told_of_and_nothing_hangs";
+fn stalled_block_is_reported_without_hanging() {
+    let test = "simulated_persistent::stalled_block_is_reported_without_hanging";
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let (late, y) = two_norms(2);

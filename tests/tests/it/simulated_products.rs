@@ -92,8 +92,8 @@ fn counted(device: &Device, what: &str, launches: u64, make: &dyn Fn() -> Tensor
 }
 
 #[test]
-fn products_of_any_size_are_right() {
-    on_both("simulated_products::products_of_any_size_are_right", |device| {
+fn products_of_any_size_are_correct() {
+    on_both("simulated_products::products_of_any_size_are_correct", |device| {
         let mut random = Random::new("products");
         // Sizes that are multiples of sixteen bytes, and sizes that are not.
         let even = |random: &mut Random| 8 * random.size(1, 20);
@@ -145,8 +145,8 @@ fn products_of_any_size_are_right() {
 }
 
 #[test]
-fn readers_of_a_product_join_its_launch() {
-    on_both("simulated_products::readers_of_a_product_join_its_launch", |device| {
+fn readers_of_a_product_are_fused_into_it() {
+    on_both("simulated_products::readers_of_a_product_are_fused_into_it", |device| {
         let mut random = Random::new("readers");
         let (m, k, n) = (random.size(1, 90), random.size(1, 90), random.size(2, 90));
         for dtype in [DType::F32, DType::F16] {
@@ -228,6 +228,60 @@ fn convolutions_copy_no_windows() {
 }
 
 #[test]
+fn large_convolutions_copy_the_image_with_channels_as_neighbours() {
+    on_both(
+        "simulated_products::large_convolutions_copy_the_image_with_channels_as_neighbours",
+        |device| {
+            let mut random = Random::new("simulated_products::large_convolutions");
+            for dtype in [DType::F16, DType::F32] {
+                let (channels, out) = (8 * random.size(6, 8), random.size(120, 130));
+                let (h, w) = (random.size(40, 44), random.size(40, 44));
+                let (stride, padding) = (random.size(1, 2), random.size(0, 2));
+                let x = random.tensor(&[1, channels, h, w], dtype);
+                let f = random.tensor(&[out, channels, 3, 3], dtype);
+                let [dx, df] = [&x, &f].map(|t| t.to_device(device).unwrap());
+                let conv = |x: &Tensor, f: &Tensor| {
+                    let (s, p) = ([stride; 2], [padding; 2]);
+                    let windows = Windows { stride: &s, padding: &p, dilation: &[1, 1] };
+                    x.conv(f, None, &windows, 1).unwrap().relu().unwrap()
+                };
+                let what = format!(
+                    "{dtype}, {channels} channels to {out}, {h}×{w}, stride {stride}, padding \
+                     {padding}"
+                );
+                // Copies of the image (first zeros, if there is padding) and of the weight.
+                let launches = if padding > 0 { 4 } else { 3 };
+                let got = counted(device, &what, launches, &|| conv(&dx, &df));
+                close(&what, &got, &conv(&wide(&x), &wide(&f)), 9 * channels, 3.0);
+            }
+        },
+    );
+}
+
+#[test]
+fn copies_turn_axes_by_tiles() {
+    on_both("simulated_products::copies_turn_axes_by_tiles", |device| {
+        let mut random = Random::new("simulated_products::copies_turn_axes");
+        for dtype in [DType::U8, DType::F16, DType::F32, DType::I64] {
+            let shape = [random.size(1, 3), random.size(10, 140), random.size(1, 3)];
+            let shape = [shape[0], shape[1], shape[2], random.size(16, 140)];
+            let n: usize = shape.iter().product();
+            let bytes: Vec<u8> =
+                (0..n * dtype.size()).map(|_| random.next() as u8 & 0x3b).collect();
+            let x = Tensor::from_bytes(&bytes, dtype, &shape, &Device::Cpu).unwrap();
+            let turned = |x: &Tensor| {
+                let x = x.permute(&[2, 0, 3, 1]).unwrap();
+                x.pad(&[(0, 1), (0, 0), (2, 0), (0, 3)], Scalar::Int(1)).unwrap()
+            };
+            let what = format!("{dtype} of {shape:?}");
+            let dx = x.to_device(device).unwrap();
+            let got = counted(device, &what, 2, &|| turned(&dx));
+            assert_eq!(got.to_bytes().unwrap(), turned(&x).to_bytes().unwrap(), "{what}");
+        }
+    });
+}
+
+#[test]
 fn softmax_and_norms_are_one_launch() {
     on_both("simulated_products::softmax_and_norms_are_one_launch", |device| {
         let mut random = Random::new("rows");
@@ -236,11 +290,14 @@ fn softmax_and_norms_are_one_launch() {
             random.size(65, 500),
             random.size(600, 5000),
             random.size(16_400, 20_000),
+            // Rows of whole packs: held in registers, and read again.
+            8 * random.size(1, 90),
+            8 * random.size(4100, 4400),
         ]
         .into_iter()
         .enumerate()
         {
-            let dtype = [DType::F32, DType::F16, DType::F32, DType::BF16][case];
+            let dtype = [DType::F32, DType::F16, DType::F32, DType::BF16][case % 4];
             let m = random.size(1, 5);
             let x = random.tensor(&[m, n], dtype);
             let [w, b] = [(); 2].map(|()| random.tensor(&[n], dtype));
@@ -317,8 +374,8 @@ fn softmax_and_norms_are_one_launch() {
 }
 
 #[test]
-fn attention_is_one_launch_of_halves() {
-    on_both("simulated_products::attention_is_one_launch_of_halves", |device| {
+fn attention_is_one_f16_launch() {
+    on_both("simulated_products::attention_is_one_f16_launch", |device| {
         let mut random = Random::new("attention");
         for dtype in [DType::F32, DType::F16] {
             let (t, s, d) = (random.size(2, 70), random.size(2, 70), 8 * random.size(1, 8));

@@ -145,41 +145,41 @@ fn as_one_device(test: &str, name: &'static str, devices: &str, kv: KvType) {
 }
 
 #[test]
-fn a_llama_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
-    let test = "simulated_stages::a_llama_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one";
+fn llama_on_two_simulated_gfx1100_is_bit_identical() {
+    let test = "simulated_stages::llama_on_two_simulated_gfx1100_is_bit_identical";
     as_one_device(test, LLAMA, "gfx1100,gfx1100", KvType::F16);
 }
 
 #[test]
-fn head_norms_on_two_simulated_gfx1100_are_bit_for_bit_those_on_one() {
-    let test = "simulated_stages::head_norms_on_two_simulated_gfx1100_are_bit_for_bit_those_on_one";
+fn head_norms_on_two_simulated_gfx1100_are_bit_identical() {
+    let test = "simulated_stages::head_norms_on_two_simulated_gfx1100_are_bit_identical";
     as_one_device(test, "tiny/tiny-qwen3-q4_k_m.gguf", "gfx1100,gfx1100", KvType::F16);
 }
 
 #[test]
-fn biases_and_eight_bit_keys_on_two_simulated_gfx942_are_bit_for_bit_those_on_one() {
-    let test = "simulated_stages::biases_and_eight_bit_keys_on_two_simulated_gfx942_are_bit_for_bit_those_on_one";
+fn q8_0_kv_on_two_simulated_gfx942_is_identical() {
+    let test = "simulated_stages::q8_0_kv_on_two_simulated_gfx942_is_identical";
     let two = "gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-";
     as_one_device(test, "tiny/tiny-qwen2-f16.gguf", two, KvType::Q8_0);
 }
 
 #[test]
-fn experts_on_two_simulated_gfx90a_are_bit_for_bit_those_on_one() {
-    let test = "simulated_stages::experts_on_two_simulated_gfx90a_are_bit_for_bit_those_on_one";
+fn experts_on_two_simulated_gfx90a_are_bit_identical() {
+    let test = "simulated_stages::experts_on_two_simulated_gfx90a_are_bit_identical";
     let two = "gfx90a:sramecc+:xnack-,gfx90a:sramecc+:xnack-";
     as_one_device(test, "tiny/tiny-moe-q4_k_m.gguf", two, KvType::F16);
 }
 
 #[test]
-fn windows_and_post_norms_on_two_simulated_gfx1201_are_bit_for_bit_those_on_one() {
-    let test = "simulated_stages::windows_and_post_norms_on_two_simulated_gfx1201_are_bit_for_bit_those_on_one";
+fn windows_on_two_simulated_gfx1201_are_bit_identical() {
+    let test = "simulated_stages::windows_on_two_simulated_gfx1201_are_bit_identical";
     as_one_device(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201,gfx1201", KvType::F16);
 }
 
 /// Compares a real model on two devices with one. Runs only on request.
 #[test]
-fn smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
-    let test = "simulated_stages::smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one";
+fn smollm2_on_two_simulated_gfx1100_is_bit_identical() {
+    let test = "simulated_stages::smollm2_on_two_simulated_gfx1100_is_bit_identical";
     if !kjit_tests::all("stages") {
         return eprintln!("SKIPPED: KJIT_TEST_ALL=stages runs SmolLM2 on two simulated devices");
     }
@@ -187,8 +187,8 @@ fn smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
 }
 
 #[test]
-fn a_link_that_lies_is_not_used_and_rows_go_through_the_host() {
-    let test = "simulated_stages::a_link_that_lies_is_not_used_and_rows_go_through_the_host";
+fn corrupting_link_is_replaced_by_copies_through_host() {
+    let test = "simulated_stages::corrupting_link_is_replaced_by_copies_through_host";
     if model_path(LLAMA).is_none() {
         return;
     }
@@ -209,8 +209,8 @@ fn a_link_that_lies_is_not_used_and_rows_go_through_the_host() {
 }
 
 #[test]
-fn the_cpu_before_between_and_behind_simulated_devices_gives_the_hosts_logits() {
-    let test = "simulated_stages::the_cpu_before_between_and_behind_simulated_devices_gives_the_hosts_logits";
+fn cpu_stages_around_simulated_devices_match_host_logits() {
+    let test = "simulated_stages::cpu_stages_around_simulated_devices_match_host_logits";
     if model_path(LLAMA).is_none() {
         return;
     }
@@ -241,8 +241,8 @@ fn the_cpu_before_between_and_behind_simulated_devices_gives_the_hosts_logits() 
 }
 
 #[test]
-fn a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_long() {
-    let test = "simulated_stages::a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_long";
+fn lost_device_is_one_error_with_its_name() {
+    let test = "simulated_stages::lost_device_is_one_error_with_its_name";
     if model_path(LLAMA).is_none() {
         return;
     }

@@ -151,25 +151,17 @@ fn right(test: &str, arch: &str, wave: u32) {
 }
 
 #[test]
-fn two_products_and_an_attention_in_one_kernel_are_right_with_waves_of_32() {
-    right(
-        "simulated_steps::two_products_and_an_attention_in_one_kernel_are_right_with_waves_of_32",
-        "gfx1100",
-        32,
-    );
+fn fused_products_and_attention_are_correct_at_wave_32() {
+    right("simulated_steps::fused_products_and_attention_are_correct_at_wave_32", "gfx1100", 32);
 }
 
 #[test]
-fn two_products_and_an_attention_in_one_kernel_are_right_with_waves_of_64() {
-    right(
-        "simulated_steps::two_products_and_an_attention_in_one_kernel_are_right_with_waves_of_64",
-        "gfx942",
-        64,
-    );
+fn fused_products_and_attention_are_correct_at_wave_64() {
+    right("simulated_steps::fused_products_and_attention_are_correct_at_wave_64", "gfx942", 64);
 }
 
 #[test]
-fn two_products_and_an_attention_in_one_kernel_compile_for_every_vendor() {
+fn fused_products_and_attention_compile_for_every_vendor() {
     for (vendor, kind, archs) in
         [(Vendor::Nvidia, "nvrtc", &["sm_90a"][..]), (Vendor::Amd, "clang", &["gfx1100", "gfx942"])]
     {

@@ -133,26 +133,26 @@ fn as_resident(test: &str, name: &str, arch: &str, sequences: usize) {
 }
 
 #[test]
-fn layers_laid_out_anew_after_each_copy_on_simulated_gfx1030_give_the_same_bits() {
-    let test = "simulated_stream::layers_laid_out_anew_after_each_copy_on_simulated_gfx1030_give_the_same_bits";
+fn repacked_streamed_layers_on_simulated_gfx1030_are_bit_identical() {
+    let test = "simulated_stream::repacked_streamed_layers_on_simulated_gfx1030_are_bit_identical";
     as_resident(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1030", 3);
 }
 
 #[test]
-fn layers_that_are_read_where_they_land_on_simulated_gfx942_give_the_same_bits() {
-    let test = "simulated_stream::layers_that_are_read_where_they_land_on_simulated_gfx942_give_the_same_bits";
+fn in_place_layers_on_simulated_gfx942_are_bit_identical() {
+    let test = "simulated_stream::in_place_layers_on_simulated_gfx942_are_bit_identical";
     as_resident(test, IN_PLACE, "gfx942:sramecc+:xnack-", 1);
 }
 
 #[test]
-fn streamed_experts_on_simulated_gfx90a_give_the_same_bits() {
-    let test = "simulated_stream::streamed_experts_on_simulated_gfx90a_give_the_same_bits";
+fn streamed_experts_on_simulated_gfx90a_are_bit_identical() {
+    let test = "simulated_stream::streamed_experts_on_simulated_gfx90a_are_bit_identical";
     as_resident(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-", 1);
 }
 
 #[test]
-fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_before() {
-    let test = "simulated_stream::a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_before";
+fn trace_shows_layer_copies_overlapping_previous_layer() {
+    let test = "simulated_stream::trace_shows_layer_copies_overlapping_previous_layer";
     if model_path(IN_PLACE).is_none() {
         return;
     }
@@ -189,8 +189,8 @@ fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_befo
 }
 
 #[test]
-fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line() {
-    let test = "simulated_stream::pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line";
+fn unlockable_pages_are_copied_and_refused_memory_is_reported() {
+    let test = "simulated_stream::unlockable_pages_are_copied_and_refused_memory_is_reported";
     if model_path(IN_PLACE).is_none() {
         return;
     }
@@ -223,8 +223,8 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
 }
 
 #[test]
-fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
-    let test = "simulated_stream::a_budget_is_kept_and_one_that_is_too_small_names_the_least";
+fn memory_budget_is_respected_and_minimum_is_named() {
+    let test = "simulated_stream::memory_budget_is_respected_and_minimum_is_named";
     if model_path(IN_PLACE).is_none() {
         return;
     }

@@ -110,19 +110,19 @@ fn as_the_host(test: &str, name: &'static str, devices: &str) {
 }
 
 #[test]
-fn a_llama_on_two_simulated_gfx1100_together_is_the_hosts() {
+fn tensor_parallel_llama_on_two_simulated_gfx1100_matches_host() {
     as_the_host(
-        "simulated_tensor::a_llama_on_two_simulated_gfx1100_together_is_the_hosts",
+        "simulated_tensor::tensor_parallel_llama_on_two_simulated_gfx1100_matches_host",
         LLAMA,
         "gfx1100,gfx1100",
     );
 }
 
 #[test]
-fn experts_on_two_simulated_gfx942_together_are_the_hosts() {
+fn tensor_parallel_experts_on_two_simulated_gfx942_match_host() {
     let two = "gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-";
     as_the_host(
-        "simulated_tensor::experts_on_two_simulated_gfx942_together_are_the_hosts",
+        "simulated_tensor::tensor_parallel_experts_on_two_simulated_gfx942_match_host",
         "tiny/tiny-moe-q8_0.gguf",
         two,
     );
@@ -149,16 +149,13 @@ fn with_four_key_heads(model: &Path, to: &Path) {
 }
 
 #[test]
-fn a_llama_on_four_simulated_gfx1100_together_is_the_hosts() {
-    four("simulated_tensor::a_llama_on_four_simulated_gfx1100_together_is_the_hosts", "");
+fn tensor_parallel_llama_on_four_simulated_gfx1100_matches_host() {
+    four("simulated_tensor::tensor_parallel_llama_on_four_simulated_gfx1100_matches_host", "");
 }
 
 #[test]
-fn a_llama_on_four_simulated_gfx1100_is_the_hosts_through_the_hosts_memory() {
-    four(
-        "simulated_tensor::a_llama_on_four_simulated_gfx1100_is_the_hosts_through_the_hosts_memory",
-        "none",
-    );
+fn tensor_parallel_llama_through_host_memory_matches_host() {
+    four("simulated_tensor::tensor_parallel_llama_through_host_memory_matches_host", "none");
 }
 
 fn four(test: &str, link: &'static str) {
@@ -187,8 +184,8 @@ fn four(test: &str, link: &'static str) {
 }
 
 #[test]
-fn rows_are_added_up_alike_whichever_device_is_early() {
-    let test = "simulated_tensor::rows_are_added_up_alike_whichever_device_is_early";
+fn row_sums_do_not_depend_on_device_timing() {
+    let test = "simulated_tensor::row_sums_do_not_depend_on_device_timing";
     setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let devices = ["rocm:0", "rocm:1"].map(|name| engine.device(name).unwrap());
@@ -274,8 +271,8 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
 }
 
 #[test]
-fn what_does_not_divide_is_said() {
-    let test = "simulated_tensor::what_does_not_divide_is_said";
+fn indivisible_model_is_reported() {
+    let test = "simulated_tensor::indivisible_model_is_reported";
     if model_path(LLAMA).is_none() {
         return;
     }
@@ -293,8 +290,8 @@ fn what_does_not_divide_is_said() {
 }
 
 #[test]
-fn devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory() {
-    let test = "simulated_tensor::devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory";
+fn unreachable_devices_sum_through_host_memory() {
+    let test = "simulated_tensor::unreachable_devices_sum_through_host_memory";
     if model_path(LLAMA).is_none() {
         return;
     }
@@ -325,9 +322,8 @@ fn devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory() {
 }
 
 #[test]
-fn memory_of_the_host_that_does_not_carry_is_found_before_it_is_used() {
-    let test =
-        "simulated_tensor::memory_of_the_host_that_does_not_carry_is_found_before_it_is_used";
+fn defective_host_memory_is_detected_before_use() {
+    let test = "simulated_tensor::defective_host_memory_is_detected_before_use";
     if model_path(LLAMA).is_none() {
         return;
     }
@@ -342,8 +338,8 @@ fn memory_of_the_host_that_does_not_carry_is_found_before_it_is_used() {
 }
 
 #[test]
-fn memory_of_the_host_that_is_refused_is_no_loss_of_a_device() {
-    let test = "simulated_tensor::memory_of_the_host_that_is_refused_is_no_loss_of_a_device";
+fn refused_host_memory_does_not_lose_a_device() {
+    let test = "simulated_tensor::refused_host_memory_does_not_lose_a_device";
     if model_path(LLAMA).is_none() {
         return;
     }
@@ -366,8 +362,8 @@ fn memory_of_the_host_that_is_refused_is_no_loss_of_a_device() {
 }
 
 #[test]
-fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
-    let test = "simulated_tensor::a_link_that_lies_to_kernels_alone_is_found_before_it_is_used";
+fn link_defective_for_kernels_is_detected_before_use() {
+    let test = "simulated_tensor::link_defective_for_kernels_is_detected_before_use";
     if model_path(LLAMA).is_none() {
         return;
     }
@@ -388,16 +384,13 @@ fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
 }
 
 #[test]
-fn a_device_that_never_comes_is_one_error_within_seconds() {
-    never_comes("simulated_tensor::a_device_that_never_comes_is_one_error_within_seconds", "");
+fn missing_device_is_one_error_within_seconds() {
+    never_comes("simulated_tensor::missing_device_is_one_error_within_seconds", "");
 }
 
 #[test]
-fn a_device_that_never_comes_to_the_hosts_memory_is_one_error_within_seconds() {
-    never_comes(
-        "simulated_tensor::a_device_that_never_comes_to_the_hosts_memory_is_one_error_within_seconds",
-        "none",
-    );
+fn missing_device_in_host_memory_sum_is_one_error() {
+    never_comes("simulated_tensor::missing_device_in_host_memory_sum_is_one_error", "none");
 }
 
 fn never_comes(test: &str, link: &'static str) {

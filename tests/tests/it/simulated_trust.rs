@@ -90,9 +90,9 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
 }
 
 #[test]
-fn a_wrong_matrix_unit_of_gfx1100_is_not_used() {
+fn wrong_matrix_unit_of_gfx1100_is_not_used() {
     right_tokens(
-        "simulated_trust::a_wrong_matrix_unit_of_gfx1100_is_not_used",
+        "simulated_trust::wrong_matrix_unit_of_gfx1100_is_not_used",
         "gfx1100",
         "matrix",
         "gfx1100:wave64",
@@ -100,9 +100,9 @@ fn a_wrong_matrix_unit_of_gfx1100_is_not_used() {
 }
 
 #[test]
-fn a_wrong_byte_dot_product_of_gfx1100_is_not_used() {
+fn wrong_byte_dot_product_of_gfx1100_is_not_used() {
     right_tokens(
-        "simulated_trust::a_wrong_byte_dot_product_of_gfx1100_is_not_used",
+        "simulated_trust::wrong_byte_dot_product_of_gfx1100_is_not_used",
         "gfx1100",
         "dot4",
         "gfx1100:no-dot",
@@ -110,9 +110,9 @@ fn a_wrong_byte_dot_product_of_gfx1100_is_not_used() {
 }
 
 #[test]
-fn wrong_exchanges_of_gfx1100s_waves_of_32_leave_waves_of_64() {
+fn wrong_wave_32_exchange_of_gfx1100_selects_wave_64() {
     right_tokens(
-        "simulated_trust::wrong_exchanges_of_gfx1100s_waves_of_32_leave_waves_of_64",
+        "simulated_trust::wrong_wave_32_exchange_of_gfx1100_selects_wave_64",
         "gfx1100",
         "exchange32",
         "gfx1100:wave64",
@@ -120,9 +120,9 @@ fn wrong_exchanges_of_gfx1100s_waves_of_32_leave_waves_of_64() {
 }
 
 #[test]
-fn a_wrong_matrix_unit_of_gfx942_is_not_used() {
+fn wrong_matrix_unit_of_gfx942_is_not_used() {
     right_tokens(
-        "simulated_trust::a_wrong_matrix_unit_of_gfx942_is_not_used",
+        "simulated_trust::wrong_matrix_unit_of_gfx942_is_not_used",
         "gfx942",
         "matrix",
         "gfx942:no-matrix",
@@ -132,9 +132,9 @@ fn a_wrong_matrix_unit_of_gfx942_is_not_used() {
 /// On a card without a matrix unit and without dot products of bytes, only f16 instructions can be
 /// avoided. `packed`: two f16 in a register.
 #[test]
-fn wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32() {
+fn wrong_packed_f16_arithmetic_of_gfx900_selects_f32() {
     right_tokens(
-        "simulated_trust::wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32",
+        "simulated_trust::wrong_packed_f16_arithmetic_of_gfx900_selects_f32",
         "gfx900",
         "packed",
         "gfx900:f32",
@@ -151,10 +151,10 @@ fn all(what: &str) -> bool {
 }
 
 #[test]
-fn wrong_conversions_from_halves_leave_f32() {
+fn wrong_f16_to_f32_conversion_selects_f32() {
     if all("a card that widens halves wrongly") {
         right_tokens(
-            "simulated_trust::wrong_conversions_from_halves_leave_f32",
+            "simulated_trust::wrong_f16_to_f32_conversion_selects_f32",
             "gfx900",
             "widen",
             "gfx900:f32",
@@ -163,10 +163,10 @@ fn wrong_conversions_from_halves_leave_f32() {
 }
 
 #[test]
-fn wrong_conversions_to_halves_leave_f32() {
+fn wrong_f32_to_f16_conversion_selects_f32() {
     if all("a card that narrows to halves wrongly") {
         right_tokens(
-            "simulated_trust::wrong_conversions_to_halves_leave_f32",
+            "simulated_trust::wrong_f32_to_f16_conversion_selects_f32",
             "gfx803",
             "narrow",
             "gfx803:f32",
@@ -176,9 +176,9 @@ fn wrong_conversions_to_halves_leave_f32() {
 
 /// All variants: the last one is used if every other needs the wrong instruction.
 #[test]
-fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
+fn wrong_gfx1100_conversion_selects_f32_as_last_variant() {
     if all("a card of RDNA 3 that widens halves wrongly") {
-        let test = "simulated_trust::wrong_conversions_of_gfx1100_leave_f32_behind_all_else";
+        let test = "simulated_trust::wrong_gfx1100_conversion_selects_f32_as_last_variant";
         right_tokens(test, "gfx1100", "widen", "gfx1100:f32");
     }
 }
@@ -186,8 +186,8 @@ fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
 /// The variant with only f32: integer operations convert f32 and f16. Tested with all f16 and with
 /// the f32 near their rounding limits.
 #[test]
-fn integers_widen_and_narrow_halves_as_the_instructions_do() {
-    let test = "simulated_trust::integers_widen_and_narrow_halves_as_the_instructions_do";
+fn integer_f16_conversions_match_the_instructions() {
+    let test = "simulated_trust::integer_f16_conversions_match_the_instructions";
     setup("gfx900", "widen").run(test, TEMPORARY, || {
         const TEXT: &str = r#"
 #include "kjit.h"
@@ -244,8 +244,8 @@ KERNEL both(const f16* halves, float* wide, const float* singles, f16* narrow, u
 }
 
 #[test]
-fn what_no_variant_can_do_without_is_refused_with_what_is_wrong() {
-    let test = "simulated_trust::what_no_variant_can_do_without_is_refused_with_what_is_wrong";
+fn device_failing_every_variant_is_refused_with_reason() {
+    let test = "simulated_trust::device_failing_every_variant_is_refused_with_reason";
     let Some(path) = model_path(MODEL) else { return };
     setup("gfx900", "exchange64").run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());

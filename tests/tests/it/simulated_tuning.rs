@@ -40,7 +40,7 @@ fn planned(path: &PathBuf, target: &Target, tuned: &dyn Choices) -> Plan {
 }
 
 #[test]
-fn programs_of_several_sequences_are_timed_too() {
+fn programs_of_several_sequences_are_timed() {
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     let target = Target::parse("gfx1100").unwrap();
     let gguf = Gguf::open(&path).unwrap();
@@ -71,8 +71,8 @@ fn setup(arch: &str) -> Setup {
 }
 
 #[test]
-fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
-    let test = "simulated_tuning::every_kernel_of_a_model_is_checked_and_timed_with_its_resources";
+fn every_model_kernel_is_checked_and_timed() {
+    let test = "simulated_tuning::every_model_kernel_is_checked_and_timed";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
@@ -154,8 +154,8 @@ fn block_of(tuning: &str) -> u32 {
 }
 
 #[test]
-fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured() {
-    let test = "simulated_tuning::a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured";
+fn crashing_variant_is_recorded_and_others_are_measured() {
+    let test = "simulated_tuning::crashing_variant_is_recorded_and_others_are_measured";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     let breaks = "matvec:512:abort,matvec:1024:hang";
     setup("gfx1100").set("HIPSIM_BREAK", breaks).run(test, TEMPORARY, || {
@@ -199,8 +199,8 @@ fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured(
 }
 
 #[test]
-fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
-    let test = "simulated_tuning::a_default_that_faults_is_given_up_and_never_beaten_by_chance";
+fn faulting_default_is_recorded_and_not_replaced() {
+    let test = "simulated_tuning::faulting_default_is_recorded_and_not_replaced";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").set("HIPSIM_BREAK", "matvec:256:fault").run(test, TEMPORARY, || {
         tuned(test, &path, FEW, |engine, device, all| {
@@ -219,8 +219,8 @@ fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
 }
 
 #[test]
-fn what_was_chosen_is_what_later_plans_and_models_run() {
-    let test = "simulated_tuning::what_was_chosen_is_what_later_plans_and_models_run";
+fn chosen_variant_is_used_by_later_plans() {
+    let test = "simulated_tuning::chosen_variant_is_used_by_later_plans";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").run(test, TEMPORARY, || {
         tuned(test, &path, FEW, |engine, device, all| {

@@ -181,7 +181,7 @@ mod tests {
     use super::{Age, Size};
 
     #[test]
-    fn ages_and_sizes_are_read_with_their_units() {
+    fn ages_and_sizes_are_parsed_with_units() {
         let ages = [
             ("0s", 0),
             ("90s", 90),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_age_or_size_is_said_with_what_would_be() {
+    fn invalid_age_or_size_error_shows_valid_forms() {
         for text in [
             "",
             "d",

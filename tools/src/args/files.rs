@@ -1,9 +1,9 @@
 //! Command lines of commands that read, fetch and remove files.
 
-use super::values::{Size, positive, whole};
+use super::values::{Lora, Size, positive, whole};
 use super::{Kv, PromptsBy};
 use crate::model::ModelName;
-use clap::{ArgGroup, Args, ValueHint};
+use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 use kjit_hub::Reference;
 use std::path::PathBuf;
 
@@ -120,6 +120,36 @@ pub struct Template {
     /// Chat template (Jinja) that replaces the model's
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
+}
+
+/// `kjit merge`.
+#[derive(Debug, Args)]
+pub struct Merge {
+    /// Model: a GGUF file, or a name on the hub (hf:ORG/REPO:QUANT)
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
+    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. With a scale, each
+    /// of its changes is multiplied by it (default: 1)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parser(), required = true)]
+    pub lora: Vec<Lora>,
+    /// GGUF file to write
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// Type of the merged matrices. Other tensors keep their type
+    #[arg(long = "type", value_name = "TYPE", default_value = "F16", ignore_case = true)]
+    pub to: MergeType,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `--type` of `kjit merge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MergeType {
+    #[value(name = "F16")]
+    F16,
+    #[value(name = "F32")]
+    F32,
 }
 
 /// `kjit dequant`.

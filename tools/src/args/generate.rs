@@ -1,6 +1,6 @@
 //! Command lines of commands that run a model and print the result.
 
-use super::values::{id, positive, whole};
+use super::values::{Lora, id, positive, whole};
 use super::{Kv, MemoryLimitArgs, PlacementArgs, Sampling, Setup, Switch};
 use crate::model::ModelName;
 use clap::{Args, ValueEnum, ValueHint};
@@ -147,6 +147,10 @@ pub struct Perplexity {
     /// slower. Features that cannot keep this promise are refused
     #[arg(long)]
     pub reproducible: bool,
+    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. With a scale, each
+    /// of its changes is multiplied by it (default: 1)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parser())]
+    pub lora: Vec<Lora>,
     #[command(flatten)]
     pub room: MemoryLimitArgs,
     #[command(flatten)]

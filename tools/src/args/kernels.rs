@@ -37,6 +37,23 @@ pub struct Doctor {
     pub json: bool,
 }
 
+/// `kjit probe`.
+#[derive(Debug, Args)]
+pub struct Probe {
+    /// Half a minute: fewer repetitions, smaller models, no kernel cases
+    #[arg(long)]
+    pub quick: bool,
+    /// Kernel cases: only those whose name contains TEXT, also with --quick
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Child process: runs kernel cases, so that a crash ends it and not the parent
+    #[arg(long, hide = true)]
+    pub run_for_parent: bool,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `kjit warm`.
 #[derive(Debug, Args)]
 pub struct Warm {

@@ -10,9 +10,9 @@ mod shared;
 mod values;
 
 pub use cache::{Cache, CacheFilter};
-pub use files::{Dequant, Detokenize, Inspect, Pull, Rm, Template, Tokenize};
+pub use files::{Dequant, Detokenize, Inspect, Merge, MergeType, Pull, Rm, Template, Tokenize};
 pub use generate::{Embed, Logits, Perplexity, Run};
-pub use kernels::{Bench, BenchOutput, Doctor, Warm};
+pub use kernels::{Bench, BenchOutput, Doctor, Probe, Warm};
 pub use serve::Serve;
 pub use setup::{Kv, MemoryLimitArgs, PersistentMode, PlacementArgs, PromptsBy, Sampling, Setup};
 pub use values::{Completions, Json, Man, Switch, positive};
@@ -86,6 +86,9 @@ pub enum Command {
     /// Measure a model's perplexity on a text
     #[command(after_help = "Example:\n  kjit perplexity model.gguf -f text.txt")]
     Perplexity(Perplexity),
+    /// Write a model with LoRA adapters merged into its matrices
+    #[command(after_help = "Example:\n  kjit merge model.gguf --lora adapter.gguf -o merged.gguf")]
+    Merge(Merge),
     /// Decode quantised blocks to f32
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),
@@ -94,6 +97,10 @@ pub enum Command {
     #[command(after_help = "Examples:\n  kjit doctor --run\n  kjit doctor --export bundle --arch \
             gfx942\n  kjit doctor --bundle bundle")]
     Doctor(Doctor),
+    /// Measure a GPU without a model, for a report to send: costs of launches, rates, speeds, and
+    /// every kernel against the CPU. Takes about five minutes
+    #[command(after_help = "Examples:\n  kjit probe > card.txt\n  kjit probe --quick --json")]
+    Probe(Probe),
     /// Compile kernels into the cache. Needs no GPU
     #[command(
         after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf \

@@ -87,6 +87,10 @@ pub struct Serve {
     /// Tokens per step: one of each answer, the rest for pieces of prompts (default: by the device)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub token_budget: Option<usize>,
+    /// Milliseconds between two tokens of an answer that prompts may cause on a GPU. Prompts get as
+    /// many tokens per step as keep it, at least 512; not with --token-budget
+    #[arg(long, default_value_t = 50, value_name = "MS", value_parser = positive, allow_negative_numbers = true)]
+    pub latency_target: usize,
     /// Draft from n-grams that repeat in a prompt and its answer, and verify in one step. Drafting
     /// stops if it is not faster (default: on with the CPU, off with GPUs)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]

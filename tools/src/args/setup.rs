@@ -1,6 +1,6 @@
 //! Options of a model, and of sampling.
 
-use super::values::{Size, above_zero, finite, not_negative, positive, seed, unit, whole};
+use super::values::{Lora, Size, above_zero, finite, not_negative, positive, seed, unit, whole};
 use clap::{ArgGroup, Args, ValueEnum};
 use kjit_model::session::{HostPrompts, KvType, Persistence, Split};
 
@@ -29,6 +29,10 @@ pub struct Setup {
     /// Tokens of a prompt per step (default: 2048 on a GPU, 512 on the CPU)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
+    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. With a scale, each
+    /// of its changes is multiplied by it (default: 1)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parser())]
+    pub lora: Vec<Lora>,
     #[command(flatten)]
     pub room: MemoryLimitArgs,
     #[command(flatten)]

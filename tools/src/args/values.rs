@@ -1,6 +1,10 @@
 //! Arguments of several commands, small commands, and parsers of values.
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use kjit_model::session::AdapterFile;
+use std::ffi::OsString;
+use std::path::Path;
 use std::str::FromStr;
 
 /// On or off.
@@ -84,6 +88,29 @@ pub fn sequences(s: &str) -> Result<usize, String> {
 
 pub fn positive(s: &str) -> Result<usize, String> {
     s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "give a whole number above 0".to_string())
+}
+
+/// `--lora FILE[=SCALE]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lora(pub AdapterFile);
+
+impl Lora {
+    /// The parser for clap. The text after the last `=` is the scale, unless a file has the whole
+    /// name.
+    pub fn parser() -> impl TypedValueParser<Value = Lora> {
+        OsStringValueParser::new().try_map(|value: OsString| -> Result<Lora, String> {
+            let whole = |scale| AdapterFile { path: value.clone().into(), name: None, scale };
+            let parts = value.to_str().and_then(|text| text.rsplit_once('='));
+            match parts.filter(|_| !Path::new(&value).exists()) {
+                None => Ok(Lora(whole(1.0))),
+                Some((path, scale)) => {
+                    let scale = finite(scale)
+                        .map_err(|_| format!("'{scale}' is no scale: give FILE=NUMBER"))?;
+                    Ok(Lora(AdapterFile { path: path.into(), ..whole(scale) }))
+                }
+            }
+        })
+    }
 }
 
 /// A number of bytes: a number and an optional unit.

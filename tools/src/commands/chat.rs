@@ -231,7 +231,7 @@ mod tests {
     use super::typed;
 
     #[test]
-    fn what_was_typed_is_a_command_a_text_or_nothing() {
+    fn chat_input_is_command_text_or_empty() {
         for (line, wanted) in [
             ("", Nothing),
             ("  ", Nothing),

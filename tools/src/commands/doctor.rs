@@ -6,7 +6,7 @@ use crate::commands::doctor_report;
 use crate::engine;
 use crate::load::named_gpu;
 use crate::report::{bytes, say};
-use kjit_engine::{CompilerInfo, Engine, Error, Inventory, Target, Vendor, amd_system};
+use kjit_engine::{CompilerInfo, Engine, Error, Inventory, Target, Vendor, amd_system, amd_traps};
 use kjit_model::gpu::bundle;
 use kjit_model::gpu::prove::{self, CaseResult};
 use kjit_model::host::Cpu;
@@ -208,6 +208,14 @@ fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
 /// and the runtime does not, and packages to install if a card has no runtime.
 fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
     let (nodes, mut checks) = (amd_system::kfd_nodes(Path::new(amd_system::KFD_NODES)), vec![]);
+    let gpus = amd_traps::gpus(&nodes, &found.devices);
+    if let Some((first, _)) = gpus.first() {
+        let target = Target::parse(first).ok();
+        let compiler = target.and_then(|target| engine.compiler_for(&target).ok());
+        let used = [engine.amd_library(), compiler.map(|choice| choice.compiler.file)];
+        let traps = amd_traps::traps(&amd_traps::Facts::here(gpus.clone(), used));
+        checks.extend(traps.into_iter().map(|(name, said)| Check::note(name, said)));
+    }
     for n in &nodes {
         let inside = if n.integrated { ", inside the processor" } else { "" };
         let said = format!("{}, {} SIMDs{inside}, /dev/dri/renderD{}", n.arch, n.simds, n.render);
@@ -411,7 +419,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_device_file_that_cannot_be_opened_is_a_failed_check_that_says_what_to_do() {
+    fn unopenable_device_file_fails_check_with_advice() {
         // A folder cannot be opened for writing, even by root.
         let found = permissions(&[PathBuf::from("/dev/null"), PathBuf::from("/dev")]);
         assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [Some(true), Some(false)]);

@@ -17,6 +17,7 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
         reproducible: args.reproducible,
         persistent: PersistentMode::default(),
         prefill_chunk: None,
+        lora: args.lora.clone(),
         room: args.room.clone(),
         placing: args.placing.clone(),
     };

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_a_row_for_each_model_and_a_silent_one_says_why() {
+    fn server_rows_list_models_or_the_failure() {
         let model = |name, device| json!({ "name": name, "state": "ready", "device": device, "running": 1, "waiting": 2 });
         let said = json!({
             "pid": 7, "address": "http://127.0.0.1:1", "up_s": 61.5, "stopping": false,

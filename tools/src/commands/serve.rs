@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use kjit_kernels::kv::PAGE;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::copies_beside;
-use kjit_model::session::{OpenOptions, Split};
+use kjit_model::session::{AdapterFile, OpenOptions, Split};
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -60,6 +60,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         device: device(args, shared)?,
         threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
         drafts: args.lookup.is_some_and(args::Switch::is_on),
+        adapters: vec![],
         ..args.setup.options()
     };
     let options = Options {
@@ -79,6 +80,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         allow_anyone: args.allow_anyone,
         max_queue: args.max_queue,
         token_budget: args.token_budget,
+        latency_target: Duration::from_millis(args.latency_target as u64),
         lookup: args.lookup.map(args::Switch::is_on),
         limits: Limits {
             connections: args.max_connections,
@@ -139,6 +141,9 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
              devices"
         );
     }
+    if !args.setup.lora.is_empty() {
+        bail!("--lora is for one model: {models} are given");
+    }
     if args.template.is_some() {
         bail!("--template is for one model: {models} are given, each with its own");
     }
@@ -172,7 +177,9 @@ fn served(
         {
             names.truncate(aliases.len());
         }
-        Ok(Served { open, shared_memory, must_page, ..Served::new(path.clone(), names) })
+        let files: Vec<AdapterFile> = args.setup.lora.iter().map(|one| one.0.clone()).collect();
+        let served = Served { open, shared_memory, must_page, ..Served::new(path.clone(), names) };
+        Ok(served.with_adapters(&files))
     };
     paths.iter().enumerate().map(one).collect()
 }
@@ -281,7 +288,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_model_is_served_by_its_name_wherever_it_lies() {
+    fn served_model_name_is_independent_of_its_folder() {
         let dir = tempfile::tempdir().unwrap();
         for (folder, name) in [
             ("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"),
@@ -299,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn large_states_leave_half_of_the_memory_to_pages() {
+    fn large_states_leave_half_of_memory_for_pages() {
         const GB: u64 = 1 << 30;
         let (state, context) = (100 << 20, 32 << 20);
         // 64 sequences with this number of copies need more than all memory, and 50 sequences leave

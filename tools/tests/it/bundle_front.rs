@@ -53,9 +53,8 @@ for line in sys.stdin:
 "#;
 
 #[test]
-fn an_emulators_front_is_handed_every_launch_and_each_of_its_answers_counts_for_what_it_is() {
-    let test =
-        "an_emulators_front_is_handed_every_launch_and_each_of_its_answers_counts_for_what_it_is";
+fn emulator_front_receives_every_launch_and_answers_count() {
+    let test = "emulator_front_receives_every_launch_and_answers_count";
     let devices: Value = serde_json::from_str(&stdout(kjit().args(["devices", "--json"]))).unwrap();
     if !devices["compilers"].as_array().unwrap().iter().any(|c| c["kind"] == "clang") {
         eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");

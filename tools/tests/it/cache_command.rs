@@ -69,7 +69,7 @@ fn listed(home: &Path, filter: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn filters_pick_by_architecture_kernel_size_and_age_and_by_all_of_them() {
+fn filters_combine_architecture_kernel_size_and_age() {
     let (_dir, home) = filled();
     assert_eq!(listed(&home, &[]).len(), 5);
     assert_eq!(listed(&home, &["--arch", "sm_90"]), ["sm_90a attend", "sm_90a matvec"]);
@@ -92,7 +92,7 @@ fn filters_pick_by_architecture_kernel_size_and_age_and_by_all_of_them() {
 }
 
 #[test]
-fn list_has_every_field_of_the_contract() {
+fn list_has_every_documented_field() {
     let (_dir, home) = filled();
     let doc = json(&mut cache(&home, &["list", "--json", "--kernel", "norm"]));
     let [entry] = doc.as_array().unwrap().as_slice() else { panic!("{doc}") };
@@ -110,7 +110,7 @@ fn list_has_every_field_of_the_contract() {
 }
 
 #[test]
-fn values_that_a_filter_cannot_take_are_wrong_usage() {
+fn invalid_filter_values_are_usage_errors() {
     let (_dir, home) = filled();
     for wrong in [
         &["clear", "--older", "banana"][..],
@@ -135,7 +135,7 @@ fn values_that_a_filter_cannot_take_are_wrong_usage() {
 }
 
 #[test]
-fn clear_says_what_it_removed_keeps_records_and_can_be_tried_dry() {
+fn clear_reports_removals_keeps_records_and_has_dry_run() {
     let (_dir, home) = filled();
     let dry = stdout(&mut cache(&home, &["clear", "--arch", "sm_90", "--dry-run"]));
     assert!(dry.starts_with("would remove 2 of 5 entries"), "{dry}");
@@ -159,7 +159,7 @@ fn clear_says_what_it_removed_keeps_records_and_can_be_tried_dry() {
 }
 
 #[test]
-fn verify_finds_one_flipped_byte_sets_it_aside_and_is_content_the_next_time() {
+fn verify_quarantines_flipped_byte_and_then_succeeds() {
     let (_dir, home) = filled();
     let doc = json(&mut cache(&home, &["list", "--json", "--kernel", "norm"]));
     let path = PathBuf::from(doc[0]["path"].as_str().unwrap());
@@ -206,7 +206,7 @@ fn put_model(home: &Path, arch: &str, without: usize) -> PathBuf {
 }
 
 #[test]
-fn a_models_kernels_are_picked_by_its_plan_and_missing_ones_are_named() {
+fn model_filter_selects_planned_kernels_and_names_missing_ones() {
     let (dir, home) = filled();
     let model = put_model(&home, "gfx1100", 0);
     put_model(&home, "gfx942", 1);
@@ -258,7 +258,7 @@ fn a_models_kernels_are_picked_by_its_plan_and_missing_ones_are_named() {
 }
 
 #[test]
-fn a_pack_goes_to_another_machine_and_with_a_signer_no_other_is_taken() {
+fn pack_moves_between_machines_with_required_signer() {
     let (dir, home) = filled();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (key, plain, signed, foreign) =
@@ -322,7 +322,7 @@ fn a_pack_goes_to_another_machine_and_with_a_signer_no_other_is_taken() {
 }
 
 #[test]
-fn a_pack_takes_along_what_was_tuned_for_its_architectures() {
+fn pack_contains_tuning_of_its_architectures() {
     let (dir, home) = filled();
     let engine = Engine::new(
         kjit_engine::Config::new().cache(Config::for_app("kjit").ignore_environment().dir(&home)),
@@ -345,7 +345,7 @@ fn a_pack_takes_along_what_was_tuned_for_its_architectures() {
 }
 
 #[test]
-fn an_import_refuses_what_was_changed_on_the_way_entry_by_entry() {
+fn import_refuses_damaged_entries_individually() {
     let (dir, home) = filled();
     let pack = dir.path().join("x.kjitpack");
     stdout(&mut cache(&home, &["export", "-o", pack.to_str().unwrap()]));
@@ -364,7 +364,7 @@ fn an_import_refuses_what_was_changed_on_the_way_entry_by_entry() {
 }
 
 #[test]
-fn an_export_overwrites_a_pack_and_nothing_else_and_says_what_there_is_when_nothing_fits() {
+fn export_overwrites_only_packs_and_lists_entries_without_match() {
     let (dir, home) = filled();
     let pack = dir.path().join("x.kjitpack");
     let to = |path: &Path, arch: &str| {
@@ -402,7 +402,7 @@ fn an_export_overwrites_a_pack_and_nothing_else_and_says_what_there_is_when_noth
 }
 
 #[test]
-fn a_pack_is_never_writable_for_others_whatever_the_umask() {
+fn pack_is_never_writable_by_others() {
     let (dir, home) = filled();
     let pack = dir.path().join("x.kjitpack");
     let exe = assert_cmd::cargo::cargo_bin("kjit");
@@ -425,7 +425,7 @@ fn a_pack_is_never_writable_for_others_whatever_the_umask() {
 }
 
 #[test]
-fn ctrl_c_in_an_export_exits_130_and_leaves_neither_a_pack_nor_a_part_of_one() {
+fn ctrl_c_in_export_exits_130_without_leftovers() {
     // The cache is in RAM if possible, because each entry is synced.
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let home = dir.path().join("home");

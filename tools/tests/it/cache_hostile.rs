@@ -78,7 +78,7 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn a_cache_that_is_not_there_yet_is_empty_and_looking_makes_none() {
+fn missing_cache_is_empty_and_not_created() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("none");
     assert!(stdout(&mut cache(&home, &["stat"])).contains("not there yet"));
@@ -97,7 +97,7 @@ fn a_cache_that_is_not_there_yet_is_empty_and_looking_makes_none() {
 }
 
 #[test]
-fn a_file_a_strangers_and_an_open_directory_are_refused_by_every_command() {
+fn invalid_foreign_or_world_writable_cache_is_refused() {
     let (dir, home, pack) = with_pack();
     let file = dir.path().join("file");
     std::fs::write(&file, "not a directory").unwrap();
@@ -117,7 +117,7 @@ fn a_file_a_strangers_and_an_open_directory_are_refused_by_every_command() {
 }
 
 #[test]
-fn a_read_only_cache_is_read_and_what_would_change_it_fails_with_the_reason() {
+fn read_only_cache_refuses_writes_with_reason() {
     let (dir, _, pack) = with_pack();
     let Some(disk) = Tmpfs::mount("size=4m,mode=700") else { return };
     let home = disk.0.path().join("home");
@@ -164,7 +164,7 @@ fn a_read_only_cache_is_read_and_what_would_change_it_fails_with_the_reason() {
 }
 
 #[test]
-fn a_full_disk_stops_an_import_and_an_export_with_the_reason_and_leaves_no_halves() {
+fn full_disk_stops_import_and_export_without_partial_files() {
     let (_dir, home, pack) = with_pack();
     let Some(disk) = Tmpfs::mount("size=40k,mode=700") else { return };
     let new = disk.0.path().join("home");
@@ -188,7 +188,7 @@ fn a_full_disk_stops_an_import_and_an_export_with_the_reason_and_leaves_no_halve
 }
 
 #[test]
-fn what_a_newer_version_wrote_is_left_alone_and_named() {
+fn newer_cache_format_is_preserved_and_named() {
     let (dir, home, pack) = with_pack();
     // A cache of the next format in the same folder.
     let newer = home.join("v2/e");
@@ -222,7 +222,7 @@ fn what_a_newer_version_wrote_is_left_alone_and_named() {
 }
 
 #[test]
-fn what_is_no_pack_is_refused_by_its_name() {
+fn invalid_pack_is_refused_by_name() {
     let (dir, home, pack) = with_pack();
     let (short, letter, link) =
         (dir.path().join("short"), dir.path().join("letter"), dir.path().join("link"));
@@ -242,7 +242,7 @@ fn what_is_no_pack_is_refused_by_its_name() {
 }
 
 #[test]
-fn the_systems_packs_are_read_where_packages_put_them() {
+fn system_packs_are_found_in_package_directories() {
     let (dir, _, pack) = with_pack();
     // In a separate mount namespace, so that the machine is not affected.
     let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /usr/share && mkdir \

@@ -40,7 +40,7 @@ fn chat_with(state: &Path, terminal: &OwnedFd, stdout: impl Into<Stdio>, more: &
 }
 
 #[test]
-fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
+fn chat_keeps_history_until_clear_and_shows_statistics() {
     let (mut person, program) = terminal(0);
     let mut child = chat(&program, program.try_clone().unwrap(), &[]);
     drop(program);
@@ -69,7 +69,7 @@ fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
 }
 
 #[test]
-fn without_a_terminal_on_stdout_there_is_no_chat_and_stdout_stays_empty() {
+fn chat_without_terminal_is_refused_with_empty_stdout() {
     let (mut person, program) = terminal(0);
     let child = chat(&program, Stdio::piped(), &[]);
     drop(program);
@@ -79,7 +79,7 @@ fn without_a_terminal_on_stdout_there_is_no_chat_and_stdout_stays_empty() {
 }
 
 #[test]
-fn a_full_chat_forgets_its_oldest_turns_says_so_and_goes_on() {
+fn full_chat_drops_oldest_turns_with_note() {
     let (mut person, program) = terminal(0);
     let mut child = chat(&program, program.try_clone().unwrap(), &["-c", "128"]);
     drop(program);
@@ -113,7 +113,7 @@ fn begun(state: &Path, columns: u16, more: &[&str]) -> (Person, Child) {
 }
 
 #[test]
-fn an_answer_that_was_cut_says_so_and_goes_on() {
+fn truncated_answer_is_noted_and_chat_continues() {
     let state = tempfile::tempdir().unwrap();
     let (mut person, mut child) = begun(state.path(), 0, &[]);
     for (line, wanted) in [
@@ -135,7 +135,7 @@ fn an_answer_that_was_cut_says_so_and_goes_on() {
 }
 
 #[test]
-fn an_answer_in_two_parts_is_the_answer_in_one() {
+fn continued_answer_equals_uninterrupted_one() {
     let state = tempfile::tempdir().unwrap();
     let question = "Write a long story about a fox.";
     let said = |more: &[&str], cuts: usize| {
@@ -161,7 +161,7 @@ fn an_answer_in_two_parts_is_the_answer_in_one() {
 }
 
 #[test]
-fn help_lists_the_commands_and_two_slashes_begin_a_text() {
+fn help_lists_commands_and_double_slash_starts_text() {
     let state = tempfile::tempdir().unwrap();
     let (mut person, mut child) = begun(state.path(), 0, &[]);
     for help in ["/help", "/?"] {
@@ -183,7 +183,7 @@ fn help_lists_the_commands_and_two_slashes_begin_a_text() {
 }
 
 #[test]
-fn texts_of_several_lines_are_one_message_and_the_history_is_its_users_alone() {
+fn multiline_input_is_one_message_and_history_is_private() {
     let state = tempfile::tempdir().unwrap();
     let file = state.path().join("kjit/history");
     let (mut person, mut child) = begun(state.path(), 0, &["-n", "1"]);
@@ -223,7 +223,7 @@ fn texts_of_several_lines_are_one_message_and_the_history_is_its_users_alone() {
 }
 
 #[test]
-fn answers_break_at_words() {
+fn answers_wrap_at_words() {
     let state = tempfile::tempdir().unwrap();
     let template = state.path().join("repeat.jinja");
     // The model continues this text as its own answer.

@@ -125,7 +125,7 @@ fn fails(how: &str, variables: &[(&str, &str)]) -> Option<String> {
 }
 
 #[test]
-fn a_clang_that_aborts_is_tried_twice_and_is_one_error_with_its_log() {
+fn aborting_clang_is_retried_once_and_reported_with_log() {
     let Some(error) = fails("abort", &[]) else { return };
     for word in ["killed by signal 6", "twice", "PLEASE submit a bug report", "log: "] {
         assert!(error.contains(word), "{word}: {error}");
@@ -133,7 +133,7 @@ fn a_clang_that_aborts_is_tried_twice_and_is_one_error_with_its_log() {
 }
 
 #[test]
-fn a_clang_that_loops_is_ended_at_the_deadline() {
+fn looping_clang_is_stopped_at_the_deadline() {
     let began = Instant::now();
     // The compiler inherits the environment: a variable of this test identifies its process.
     let mark = format!("of-{}", std::process::id());
@@ -146,7 +146,7 @@ fn a_clang_that_loops_is_ended_at_the_deadline() {
 }
 
 #[test]
-fn what_has_left_a_compilers_group_is_ended_at_the_deadline_too() {
+fn deadline_kills_children_outside_the_process_group() {
     let mark = format!("left-{}", std::process::id());
     let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("TEST_MARK", &mark)]) else {
         return;
@@ -156,7 +156,7 @@ fn what_has_left_a_compilers_group_is_ended_at_the_deadline_too() {
 }
 
 #[test]
-fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lying() {
+fn ctrl_c_in_warm_exits_130_and_cleans_up() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);
     let (cache, temporary) = (own.path().join("cache"), own.path().join("temporary"));
@@ -225,7 +225,7 @@ fn processes_with(variable: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_clang_that_allocates_without_end_meets_its_bound() {
+fn memory_limit_stops_clang() {
     let Some(error) = fails("eat", &[("KJIT_COMPILE_MEMORY", "1024"), ("LC_ALL", "C")]) else {
         return;
     };
@@ -233,7 +233,7 @@ fn a_clang_that_allocates_without_end_meets_its_bound() {
 }
 
 #[test]
-fn a_clang_that_prints_to_stdout_does_not_reach_ours() {
+fn clang_output_on_stdout_is_not_forwarded() {
     let Some((out, document, errors)) = goes_wrong("print", &[]) else { return };
     assert!(out.status.success() && errors.is_empty(), "{errors:?}");
     assert_eq!(document["compiled"], 1);
@@ -241,7 +241,7 @@ fn a_clang_that_prints_to_stdout_does_not_reach_ours() {
 }
 
 #[test]
-fn a_clang_that_is_killed_once_is_tried_again() {
+fn clang_killed_once_is_retried() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
     let Some((out, document, errors)) =
@@ -254,7 +254,7 @@ fn a_clang_that_is_killed_once_is_tried_again() {
 }
 
 #[test]
-fn what_is_no_code_object_is_never_kept() {
+fn invalid_code_object_is_not_cached() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);
     let cache = own.path().join("cache");
@@ -269,7 +269,7 @@ fn what_is_no_code_object_is_never_kept() {
 }
 
 #[test]
-fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repeats_it() {
+fn compile_error_names_source_line_and_repro_script() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);
     let mut command = warm(&own.path().join("cache"), &clang);
@@ -321,7 +321,7 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
 }
 
 #[test]
-fn two_commands_at_once_compile_each_kernel_once_and_keep_to_their_jobs() {
+fn two_commands_compile_each_kernel_once_within_their_jobs() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["matvec", "repack"]);
     let (cache, log) = (own.path().join("cache"), own.path().join("log"));
@@ -354,7 +354,7 @@ fn two_commands_at_once_compile_each_kernel_once_and_keep_to_their_jobs() {
 }
 
 #[test]
-fn a_warm_that_was_killed_goes_on_where_it_was() {
+fn killed_warm_resumes_on_next_run() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["matvec", "repack", "attend", "embed"]);
     let (cache, log) = (own.path().join("cache"), own.path().join("log"));
@@ -434,7 +434,7 @@ fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
 }
 
 #[test]
-fn a_run_time_compiler_that_takes_its_process_along_is_one_error_and_the_others_are_compiled() {
+fn crash_of_hiprtc_fails_one_kernel_only() {
     for (how, word) in [
         ("abort", "signal 6 (it aborted), twice: simulated HIP device: comgr: LLVM ERROR"),
         ("kill", "signal 9 (out of memory?), twice"),
@@ -451,7 +451,7 @@ fn a_run_time_compiler_that_takes_its_process_along_is_one_error_and_the_others_
 }
 
 #[test]
-fn a_run_time_compiler_that_loops_or_eats_memory_is_ended() {
+fn looping_or_greedy_hiprtc_is_stopped() {
     let (out, _, errors) = hiprtc("loop", &[("KJIT_COMPILE_SECONDS", "10")]);
     assert_eq!((out.status.code(), errors.len()), (Some(1), 1), "{errors:?}");
     assert!(errors[0].contains("ran past 10 s and was ended"), "{errors:?}");
@@ -461,7 +461,7 @@ fn a_run_time_compiler_that_loops_or_eats_memory_is_ended() {
 }
 
 #[test]
-fn a_run_time_compiler_that_prints_or_dies_once_does_no_harm() {
+fn hiprtc_output_or_single_crash_is_harmless() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
     for (how, variables) in

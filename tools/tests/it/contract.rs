@@ -8,7 +8,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn the_answer_alone_goes_to_stdout() {
+fn stdout_contains_only_the_answer() {
     let text = stdout(kjit().arg("run").arg(smollm2()).args([
         "-p",
         "Say hello.",
@@ -22,7 +22,7 @@ fn the_answer_alone_goes_to_stdout() {
 }
 
 #[test]
-fn a_quiet_run_says_nothing_on_stderr() {
+fn quiet_run_writes_nothing_to_stderr() {
     let mut c = kjit();
     let out = c
         .arg("run")
@@ -34,7 +34,7 @@ fn a_quiet_run_says_nothing_on_stderr() {
 }
 
 #[test]
-fn greedy_runs_repeat_themselves_and_so_do_seeded_ones() {
+fn greedy_and_seeded_runs_are_repeatable() {
     for flags in [&["--temp", "0"][..], &["--temp", "0.9", "--seed", "7"]] {
         let run = || {
             stdout(
@@ -50,7 +50,7 @@ fn greedy_runs_repeat_themselves_and_so_do_seeded_ones() {
 }
 
 #[test]
-fn run_json_has_every_field_of_the_contract() {
+fn run_json_has_every_documented_field() {
     let doc = json(&stdout(
         kjit().arg("run").arg(smollm2()).args(["-p", "Hi", "-n", "5", "--temp", "0", "--json"]),
     ));
@@ -104,7 +104,7 @@ fn run_json_has_every_field_of_the_contract() {
 }
 
 #[test]
-fn a_stop_text_ends_the_answer_and_is_not_in_it() {
+fn stop_text_ends_answer_and_is_not_printed() {
     let all = stdout(kjit().arg("run").arg(smollm2()).args([
         "-p",
         "Count to ten.",
@@ -129,7 +129,7 @@ fn a_stop_text_ends_the_answer_and_is_not_in_it() {
 }
 
 #[test]
-fn the_prompt_comes_from_a_flag_a_file_or_a_pipe_alike() {
+fn prompt_sources_give_equal_answers() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("prompt.txt");
     std::fs::write(&file, "What is 2+2?").unwrap();
@@ -144,7 +144,7 @@ fn the_prompt_comes_from_a_flag_a_file_or_a_pipe_alike() {
 }
 
 #[test]
-fn logits_prints_the_best_and_the_normaliser() {
+fn logits_prints_top_scores_and_logsumexp() {
     let doc = json(&stdout(
         kjit().arg("logits").arg(smollm2()).args(["--ids", "1,2,3", "--top", "5", "--json"]),
     ));
@@ -157,7 +157,7 @@ fn logits_prints_the_best_and_the_normaliser() {
 }
 
 #[test]
-fn tokenize_and_detokenize_are_inverse_line_by_line() {
+fn detokenize_inverts_tokenize_for_each_line() {
     let lines = "\"Hello, world\"\n\"\"\n\"héllo 世界 😀\"\n";
     let ids = stdout(
         kjit().arg("tokenize").arg(smollm2()).args(["--jsonl", "--plain"]).write_stdin(lines),
@@ -176,7 +176,7 @@ fn tokenize_and_detokenize_are_inverse_line_by_line() {
 }
 
 #[test]
-fn template_renders_with_the_generation_prompt() {
+fn template_renders_with_generation_prompt() {
     let out = stdout(
         kjit()
             .arg("template")
@@ -205,7 +205,7 @@ fn inspect_graph_lists_every_operation() {
 }
 
 #[test]
-fn inspect_json_has_numbers_as_numbers_and_values_whole() {
+fn inspect_json_has_numbers_and_complete_values() {
     let doc = json(&stdout(kjit().args(["inspect", "--json"]).arg(smollm2())));
     let value = |key: &str| {
         let all = doc["metadata"].as_array().unwrap();
@@ -227,7 +227,7 @@ fn inspect_json_has_numbers_as_numbers_and_values_whole() {
 }
 
 #[test]
-fn help_of_every_command_has_an_example_and_its_own_flags_before_the_shared_ones() {
+fn help_has_an_example_and_own_flags_first() {
     for command in [
         "run",
         "warm",
@@ -297,7 +297,7 @@ fn help_of_every_command_has_an_example_and_its_own_flags_before_the_shared_ones
 }
 
 #[test]
-fn the_last_id_is_the_end_of_generation_and_has_no_text() {
+fn last_id_is_end_of_generation_without_text() {
     let doc =
         json(&stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Hi", "--temp", "0", "--json"])));
     assert_eq!(doc["stop_reason"], "end_of_generation");
@@ -309,7 +309,7 @@ fn the_last_id_is_the_end_of_generation_and_has_no_text() {
 }
 
 #[test]
-fn special_tokens_are_parsed_by_tokenize_but_neither_with_plain_nor_in_a_raw_prompt() {
+fn tokenize_parses_special_tokens_except_with_plain_or_raw() {
     let ids = |flags: &[&str]| {
         let mut c = kjit();
         c.arg("tokenize")
@@ -328,7 +328,7 @@ fn special_tokens_are_parsed_by_tokenize_but_neither_with_plain_nor_in_a_raw_pro
 }
 
 #[test]
-fn the_vocabulary_of_an_architecture_that_kjit_cannot_run_is_of_use_all_the_same() {
+fn vocabulary_of_unsupported_architecture_is_usable() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("other.gguf");
     let mut bytes = std::fs::read(smollm2()).unwrap();
@@ -348,7 +348,7 @@ fn the_vocabulary_of_an_architecture_that_kjit_cannot_run_is_of_use_all_the_same
 }
 
 #[test]
-fn perplexity_drops_the_rest_and_counts_the_texts_tokens() {
+fn perplexity_drops_partial_window_and_counts_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text.txt");
     // Two windows of 16 tokens and a rest of 3, which does not change the result.
@@ -369,7 +369,7 @@ fn perplexity_drops_the_rest_and_counts_the_texts_tokens() {
 }
 
 #[test]
-fn a_trace_is_chromes_format() {
+fn trace_is_in_chrome_format() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("trace.json");
     let tail = ["-p", "Hi", "-n", "2", "--temp", "0", "--trace"];
@@ -380,7 +380,7 @@ fn a_trace_is_chromes_format() {
 }
 
 #[test]
-fn nothing_is_coloured_and_no_bar_is_drawn_without_a_terminal() {
+fn output_without_terminal_has_no_colour_or_bar() {
     for args in [
         &["run", "-p", "Hi", "-n", "1", "--no-such-flag"][..],
         &["run", "/no/such/file", "-p", "Hi"],
@@ -397,7 +397,7 @@ fn nothing_is_coloured_and_no_bar_is_drawn_without_a_terminal() {
 }
 
 #[test]
-fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_empty_element() {
+fn empty_path_elements_start_nothing_from_working_directory() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     for name in ["python3", "python", "clang", "clang-19", "ld.lld"] {
@@ -432,7 +432,7 @@ fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_em
 }
 
 #[test]
-fn devices_and_the_doctor_name_the_cpu_and_what_is_missing_and_write_a_report_only_where_told() {
+fn devices_and_doctor_report_cpu_and_missing_libraries() {
     let doc = json(&stdout(kjit().args(["devices", "--json"])));
     let cpu = doc["devices"].as_array().unwrap().last().unwrap();
     assert_eq!(cpu["device"], "cpu");

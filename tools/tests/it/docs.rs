@@ -54,7 +54,7 @@ const SOURCES: [&str; 19] = [
 ];
 
 #[test]
-fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
+fn errors_quoted_in_troubleshooting_exist_in_code() {
     // String literals as written in the source. A literal that continues in the next line is one
     // string.
     let joined = |text: &str| {
@@ -81,7 +81,7 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
 
 /// Every flag of the server is in docs/serve.md.
 #[test]
-fn every_flag_of_serve_is_in_its_page() {
+fn every_serve_flag_is_in_its_page() {
     let help =
         Command::new(env!("CARGO_BIN_EXE_kjit")).args(["serve", "--help"]).output().unwrap().stdout;
     let help = String::from_utf8(help).unwrap();
@@ -106,7 +106,7 @@ fn every_flag_of_serve_is_in_its_page() {
 
 /// The guide for AMD cards contains the messages of `kjit doctor`.
 #[test]
-fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
+fn install_advice_of_guide_equals_doctor() {
     use kjit_engine::amd_system::{ELSEWHERE, IN_A_CONTAINER, PACKAGES};
     let page = fs::read_to_string(root().join("docs/amd-guide.md")).unwrap();
     let plain: String = page.chars().filter(|c| *c != '`').collect();
@@ -131,7 +131,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is_read() {
+fn variables_in_code_and_docs_are_the_same() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let users = read("docs/run.md");
     // Variables of the cache, which begin with the program's name.
@@ -196,7 +196,7 @@ fn slug(heading: &str) -> String {
 }
 
 #[test]
-fn every_link_between_files_leads_to_one() {
+fn links_between_documents_are_valid() {
     let mut pages = vec![];
     files(&root(), &[".md", ".yml"], &mut pages);
     let mut links = 0;
@@ -224,7 +224,7 @@ fn every_link_between_files_leads_to_one() {
 
 /// Documents and headings exist that comments and errors name.
 #[test]
-fn every_document_that_the_code_names_is_there_with_its_heading() {
+fn documents_named_in_code_exist_with_heading() {
     let folders =
         [&SOURCES[..], &["benches", "fuzz/fuzz_targets", "scripts", "tests", "kernel_src/gpu"]]
             .concat();
@@ -261,7 +261,7 @@ fn every_document_that_the_code_names_is_there_with_its_heading() {
 }
 
 #[test]
-fn what_scripts_make_is_what_they_make_now() {
+fn generated_files_are_up_to_date() {
     if Command::new("python3").arg("--version").output().is_err() {
         eprintln!("SKIPPED: no python3 here");
         return;
@@ -280,7 +280,7 @@ fn what_scripts_make_is_what_they_make_now() {
 }
 
 #[test]
-fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_compiled() {
+fn public_crates_have_description_and_compiled_example() {
     for folder in [
         "cache",
         "engine",

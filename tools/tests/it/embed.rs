@@ -41,7 +41,7 @@ fn cosine(a: &[f64], b: &[f64]) -> f64 {
 }
 
 #[test]
-fn every_line_has_its_vector_whatever_comes_before_and_normalised_it_has_length_1() {
+fn embedding_depends_only_on_its_line() {
     let smollm2 = smollm2();
     let texts = [
         "\"The cat sits on the mat.\"",
@@ -75,7 +75,7 @@ fn every_line_has_its_vector_whatever_comes_before_and_normalised_it_has_length_
 }
 
 #[test]
-fn an_encoder_pools_as_it_asks_and_is_refused_where_scores_are_wanted() {
+fn encoder_uses_its_own_pooling_and_cannot_generate() {
     let Some(bert) = encoder("bert.gguf") else { return };
     let asked = vectors(&bert, &[], "\"abc\"\n\"\"\n");
     assert!(asked.len() == 2 && asked[0].len() == asked[1].len() && asked[0] != asked[1]);
@@ -91,7 +91,7 @@ fn an_encoder_pools_as_it_asks_and_is_refused_where_scores_are_wanted() {
 }
 
 #[test]
-fn what_is_wrong_names_the_line_or_what_to_choose() {
+fn embed_errors_name_line_or_choices() {
     let tiny = model("tiny/tiny-llama-q8_0.gguf");
     let embed = |more: &[&str], lines: &str| {
         let mut c = kjit();

@@ -54,8 +54,8 @@ fn right(output: &Output) -> String {
 }
 
 #[test]
-fn a_runtime_that_records_no_graphs_gives_the_hosts_tokens_and_that_is_said_once() {
-    if !simulated("a_runtime_that_records_no_graphs") {
+fn runtime_without_graphs_matches_host_with_one_note() {
+    if !simulated("runtime_without_graphs_matches_host_with_one_note") {
         return;
     }
     for refused in
@@ -72,8 +72,8 @@ fn a_runtime_that_records_no_graphs_gives_the_hosts_tokens_and_that_is_said_once
 }
 
 #[test]
-fn a_runtime_that_lets_no_blocks_meet_gives_the_hosts_tokens() {
-    if !simulated("a_runtime_that_lets_no_blocks_meet") {
+fn runtime_without_cooperative_launches_matches_host() {
+    if !simulated("runtime_without_cooperative_launches_matches_host") {
         return;
     }
     // The runtime has this function and refuses the call.
@@ -92,8 +92,8 @@ fn a_runtime_that_lets_no_blocks_meet_gives_the_hosts_tokens() {
 }
 
 #[test]
-fn page_locked_memory_that_the_runtime_refuses_is_made_of_pages_of_our_own() {
-    if !simulated("page_locked_memory_that_the_runtime_refuses") {
+fn refused_page_locked_memory_is_replaced_by_own_pages() {
+    if !simulated("refused_page_locked_memory_is_replaced_by_own_pages") {
         return;
     }
     right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", "hipHostMalloc:*:2")]));
@@ -113,8 +113,8 @@ fn page_locked_memory_that_the_runtime_refuses_is_made_of_pages_of_our_own() {
 }
 
 #[test]
-fn a_driver_that_hangs_or_ends_who_asks_it_is_told_of_and_the_cpu_answers() {
-    if !simulated("a_driver_that_hangs") {
+fn hanging_or_crashing_driver_is_reported_and_cpu_answers() {
+    if !simulated("hanging_or_crashing_driver_is_reported_and_cpu_answers") {
         return;
     }
     for (how, word) in [
@@ -136,8 +136,8 @@ fn a_driver_that_hangs_or_ends_who_asks_it_is_told_of_and_the_cpu_answers() {
 }
 
 #[test]
-fn a_driver_that_has_answered_is_asked_at_once_the_next_time() {
-    if !simulated("a_driver_that_has_answered") {
+fn known_good_driver_is_queried_directly() {
+    if !simulated("known_good_driver_is_queried_directly") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -169,8 +169,8 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn two_cards_of_different_families_each_give_the_hosts_tokens() {
-    if !simulated("two_cards_of_different_families") {
+fn two_cards_of_different_families_match_host() {
+    if !simulated("two_cards_of_different_families_match_host") {
         return;
     }
     let both = Machine { devices: "gfx1030,gfx942:sramecc+:xnack-", ..card() };
@@ -242,8 +242,8 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
-    if !simulated("memory_that_is_not_there") {
+fn missing_memory_error_names_the_helpful_flag() {
+    if !simulated("missing_memory_error_names_the_helpful_flag") {
         return;
     }
     // The size is known before the model is loaded.
@@ -272,8 +272,8 @@ fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
 }
 
 #[test]
-fn a_kernel_that_faults_at_its_proof_is_left_out_and_the_tokens_are_the_hosts() {
-    if !simulated("a_kernel_that_faults_at_its_proof") {
+fn kernel_faulting_in_verification_is_skipped() {
+    if !simulated("kernel_faulting_in_verification_is_skipped") {
         return;
     }
     for (faults, entry) in [("", "matvec"), ("abort", "matvec")] {

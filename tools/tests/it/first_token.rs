@@ -55,7 +55,7 @@ fn document(out: &Output) -> Value {
 }
 
 #[test]
-fn run_answers_before_the_compiler_has_ended_unless_the_same_tokens_were_promised() {
+fn run_answers_before_compile_ends_unless_reproducible() {
     // All kernels are compiled for the CPU before, so that only the sleep is slow.
     let first = document(&cold("", "", &["--wait-compile"]));
     assert!(first["kernels"]["compiled"].as_u64().unwrap() > 10, "{first}");
@@ -96,7 +96,7 @@ fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
 }
 
 #[test]
-fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
+fn warm_compiles_persistent_kernel_and_run_does_not_wait() {
     let run = ["--device", "rocm:0", "--raw", "-p", "hello", "-n", "4"];
     let (warm, none) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let flags = ["--arch", "gfx942:sramecc+:xnack-", "--compiler", "hiprtc"];
@@ -124,7 +124,7 @@ fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
 }
 
 #[test]
-fn a_kernel_that_fails_behind_the_answer_is_one_line_and_exit_1() {
+fn kernel_failing_after_answer_gives_exit_1() {
     // All kernels are compiled for the CPU before, because the end of a run waits only a few
     // seconds for background compiles.
     assert!(cold("", "", &["--wait-compile"]).status.success());
@@ -136,8 +136,8 @@ fn a_kernel_that_fails_behind_the_answer_is_one_line_and_exit_1() {
 }
 
 #[test]
-fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
-    let test = "first_token::what_warm_emits_can_be_launched_by_its_manifest_alone";
+fn emitted_kernels_can_be_launched_from_their_manifest() {
+    let test = "first_token::emitted_kernels_can_be_launched_from_their_manifest";
     let dir = tempfile::tempdir().unwrap();
     // The outer and the inner process write this folder; the inner one reads it.
     let out = dir.path().join("emitted");

@@ -5,7 +5,7 @@ use crate::support::{error_line, kjit, stdout};
 use serde_json::{Value, json};
 
 #[test]
-fn a_folder_is_a_model_wherever_one_is_taken() {
+fn folder_is_accepted_by_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("Small-0.6B");
     let mut folder = Folder::small("gemma3_text");
@@ -56,7 +56,7 @@ fn letter(c: char) -> String {
 }
 
 #[test]
-fn a_bad_folder_ends_the_command_in_one_line() {
+fn bad_folder_is_a_one_line_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut folder = Folder::small("llama");
     folder.config["quantization_config"] = json!({ "quant_method": "awq" });
@@ -76,7 +76,7 @@ fn a_bad_folder_ends_the_command_in_one_line() {
 /// Invalid JSON in a folder is refused in one line, and needs at most the memory of the largest
 /// valid file.
 #[test]
-fn no_json_of_a_folder_takes_all_memory() {
+fn folder_json_memory_is_limited() {
     let dir = tempfile::tempdir().unwrap();
     Folder::small("qwen3").write(dir.path(), 1);
     let filled = |begin: &str, piece: &str, end: &str, bytes: usize| {

@@ -26,7 +26,7 @@ fn bare(c: &mut Command) -> &mut Command {
 }
 
 #[test]
-fn words_of_llama_cpp_and_ollama_get_the_right_advice_in_one_line() {
+fn llama_cpp_and_ollama_words_get_one_line_advice() {
     for (arguments, wanted) in [
         (&["-m", "x.gguf", "-p", "hi"][..], "kjit run x.gguf"),
         (&["run", "x.gguf", "-i"], "is a chat"),
@@ -51,7 +51,7 @@ fn words_of_llama_cpp_and_ollama_get_the_right_advice_in_one_line() {
 }
 
 #[test]
-fn flags_and_names_of_llama_cpp_and_ollama_run() {
+fn llama_cpp_and_ollama_flags_and_names_work() {
     let model = smollm2();
     let model = model.to_str().unwrap();
     let answer = |arguments: &[&str]| {
@@ -122,7 +122,7 @@ fn flags_and_names_of_llama_cpp_and_ollama_run() {
 }
 
 #[test]
-fn a_prompt_stands_behind_the_model_and_a_file_or_pipe_goes_before_it() {
+fn positional_prompt_follows_file_or_pipe() {
     let tail = ["-n", "6", "--temp", "0", "--raw", "--json"];
     let answer = |arguments: &[&str], piped: Option<&str>| {
         let mut c = kjit();
@@ -150,7 +150,7 @@ fn a_prompt_stands_behind_the_model_and_a_file_or_pipe_goes_before_it() {
 }
 
 #[test]
-fn auto_says_why_it_took_the_cpu_and_who_asks_for_the_cpu_is_told_no_reason() {
+fn auto_device_explains_cpu_and_explicit_cpu_does_not() {
     let run = |device: &[&str]| -> String {
         let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
         c.arg("run")
@@ -179,7 +179,7 @@ fn auto_says_why_it_took_the_cpu_and_who_asks_for_the_cpu_is_told_no_reason() {
 }
 
 #[test]
-fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
+fn closed_stdout_ends_commands_silently_with_exit_0() {
     let smollm2 = smollm2();
     let path = smollm2.to_str().unwrap();
     for arguments in [
@@ -214,7 +214,7 @@ fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_is_refused_before_the_work() {
+fn unwritable_trace_is_refused_before_work() {
     let mut c = kjit();
     // The model is missing too: the trace is checked first.
     let line = error_line(
@@ -225,7 +225,7 @@ fn a_trace_that_cannot_be_written_is_refused_before_the_work() {
 }
 
 #[test]
-fn warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_none() {
+fn warm_without_arch_uses_present_cards() {
     let tiny = model("tiny/tiny-llama-q8_0.gguf");
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     let output = bare(&mut c).args(["warm", "--no-cache"]).arg(&tiny).output().unwrap();
@@ -241,8 +241,7 @@ fn warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_n
             "{line}"
         );
     }
-    let test =
-        "habits::warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_none";
+    let test = "habits::warm_without_arch_uses_present_cards";
     let setup = Setup::devices("gfx1100,gfx1201,gfx1100")
         .set("HIPSIM_CLANG", "none")
         .set("HIPSIM_OPTIMISE", "-O0");
@@ -272,7 +271,7 @@ fn warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_n
 }
 
 #[test]
-fn one_cause_is_one_line_also_in_bench() {
+fn bench_reports_one_cause_as_one_line() {
     let none = "/nowhere/nvrtc.so";
     let dir = tempfile::tempdir().unwrap();
     let mut c = kjit();
@@ -299,7 +298,7 @@ fn warm_tiny(cache: &Path) -> Command {
 }
 
 #[test]
-fn a_compiler_that_is_there_and_cannot_be_started_is_said_to_be_found() {
+fn unstartable_compiler_is_reported_as_found() {
     let dir = tempfile::tempdir().unwrap();
     // The content of the file does not matter: it is never opened as a library.
     let clang = dir.path().join("clang-19");
@@ -319,7 +318,7 @@ fn a_compiler_that_is_there_and_cannot_be_started_is_said_to_be_found() {
 }
 
 #[test]
-fn a_hip_library_that_is_none_is_named_and_nothing_is_said_to_have_been_tried_without_a_place() {
+fn invalid_hip_library_is_named_without_empty_places() {
     let dir = tempfile::tempdir().unwrap();
     let wrong = dir.path().join("libwrong.so");
     for (content, word) in [(None, "libwrong.so"), (Some(&b"no library"[..]), "libwrong.so")] {
@@ -354,8 +353,7 @@ fn a_hip_library_that_is_none_is_named_and_nothing_is_said_to_have_been_tried_wi
 }
 
 #[test]
-fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_not_here_is_one_verdict()
- {
+fn doctor_names_used_compiler_and_missing_device_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     let output = bare(&mut c)
@@ -401,7 +399,7 @@ fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_no
 }
 
 #[test]
-fn packagers_get_completions_and_manual_pages() {
+fn completions_and_manual_pages_are_generated() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(kjit().args(["completions", shell]));
         assert!(script.contains("kjit") && script.contains("prefill-chunk"), "{shell}: {script}");
@@ -429,7 +427,7 @@ fn packagers_get_completions_and_manual_pages() {
 
 /// All flags and values of the command that are fixed.
 #[test]
-fn every_flag_that_scripts_rely_on_is_there() {
+fn stable_flags_exist() {
     for (command, flags) in [
         (
             "run",

@@ -96,7 +96,7 @@ fn wait_for(what: &str, ready: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
+fn model_runs_by_name_and_is_listed_and_removed() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     let kjit = |args: &[&str]| kjit(&server.endpoint, cache.path(), args);
     let tail = ["--raw", "-p", "hi", "-n", "3", "--temp", "0", "--json", "--device", "cpu"];
@@ -165,7 +165,7 @@ fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
 }
 
 #[test]
-fn what_python_fetched_stays_when_a_model_is_removed_and_so_does_what_another_commit_has() {
+fn rm_keeps_files_of_python_and_other_commits() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     let kjit = |args: &[&str]| kjit(&server.endpoint, cache.path(), args);
     good(kjit(&["pull", "hf:org/tiny-GGUF:Q4_0"]));
@@ -214,7 +214,7 @@ fn halfway(server: &Server, cache: &Path) -> Child {
 }
 
 #[test]
-fn a_killed_and_an_interrupted_fetch_go_on_where_they_were() {
+fn killed_or_interrupted_fetch_is_resumed() {
     for signal in [libc::SIGKILL, libc::SIGINT] {
         let (server, cache) = (served(), tempfile::tempdir().unwrap());
         let child = halfway(&server, cache.path());
@@ -243,7 +243,7 @@ fn a_killed_and_an_interrupted_fetch_go_on_where_they_were() {
 }
 
 #[test]
-fn two_processes_that_want_the_same_file_fetch_it_once() {
+fn two_processes_fetch_one_file_once() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     let go = Arc::new(AtomicBool::new(false));
     server.fault("GET cdn", Fault::Wait(1000, Arc::clone(&go)));
@@ -268,7 +268,7 @@ fn two_processes_that_want_the_same_file_fetch_it_once() {
 }
 
 #[test]
-fn errors_are_one_line_with_the_right_code_and_no_token_in_it() {
+fn hub_errors_are_one_line_without_token() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     let run = |args: &[&str], vars: &[(&str, &str)]| {
         let mut c = kjit(&server.endpoint, cache.path(), args);
@@ -325,7 +325,7 @@ fn errors_are_one_line_with_the_right_code_and_no_token_in_it() {
 }
 
 #[test]
-fn a_token_is_taken_from_the_variable_or_the_file_and_stays_with_the_hub() {
+fn token_comes_from_variable_or_file_and_stays_private() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     fs::create_dir(cache.path().join("home")).unwrap();
     fs::write(cache.path().join("home/token"), "hf_file\n").unwrap();
@@ -398,7 +398,7 @@ fn on_tmpfs(endpoint: &str, cache: &Path, options: &str, script: &str) -> Option
 }
 
 #[test]
-fn a_disk_that_is_or_becomes_full_is_one_line_and_what_came_is_kept() {
+fn full_disk_keeps_partial_download() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     let pull = "\"$1\" pull hf:org/tiny-GGUF:Q4_0";
     let Some(output) = on_tmpfs(&server.endpoint, cache.path(), "size=1m", pull) else { return };
@@ -433,7 +433,7 @@ fn a_disk_that_is_or_becomes_full_is_one_line_and_what_came_is_kept() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_enough_for_what_is_in_it() {
+fn read_only_hub_cache_serves_its_models() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     let script = "\"$1\" pull -q hf:org/tiny-GGUF:Q8_0 || exit 78; mount -o remount,ro \
         \"$HF_HUB_CACHE\"; \
@@ -451,7 +451,7 @@ fn a_cache_that_cannot_be_written_is_enough_for_what_is_in_it() {
 }
 
 #[test]
-fn progress_is_a_bar_on_a_terminal_a_line_elsewhere_and_nothing_with_q() {
+fn progress_follows_terminal_and_quiet_flag() {
     let server = served();
     let seen = |args: &[&str]| {
         let cache = tempfile::tempdir().unwrap();
@@ -488,7 +488,7 @@ fn progress_is_a_bar_on_a_terminal_a_line_elsewhere_and_nothing_with_q() {
 }
 
 #[test]
-fn pythons_huggingface_hub_and_kjit_find_what_the_other_fetched() {
+fn huggingface_hub_and_kjit_share_downloads() {
     let python = |script: &str, server: &Server, cache: &Path, vars: &[(&str, &str)]| {
         let mut c = Command::new("python3");
         c.args(["-c", script])

@@ -36,7 +36,7 @@ fn ctrl_c((mut child, mut said): (Child, BufReader<ChildStderr>)) -> (Output, St
 }
 
 #[test]
-fn ctrl_c_ends_an_answer_keeps_what_was_written_and_prints_the_statistics() {
+fn ctrl_c_ends_answer_with_output_and_statistics() {
     let model = smollm2();
     let mut run =
         computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
@@ -52,7 +52,7 @@ fn ctrl_c_ends_an_answer_keeps_what_was_written_and_prints_the_statistics() {
 }
 
 #[test]
-fn ctrl_c_ends_a_long_prompt_between_its_pieces() {
+fn ctrl_c_ends_long_prompt_between_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let prompt = dir.path().join("prompt.txt");
     std::fs::write(&prompt, "word ".repeat(7000)).unwrap();
@@ -79,7 +79,7 @@ fn ctrl_c_ends_a_long_prompt_between_its_pieces() {
 }
 
 #[test]
-fn ctrl_c_ends_what_has_nothing_to_finish_at_once_with_the_same_code() {
+fn ctrl_c_ends_perplexity_immediately_with_130() {
     let model = smollm2();
     let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../LICENSE-APACHE");
     let (output, stderr) = ctrl_c(computing(&["perplexity", model.to_str().unwrap(), "-f", text]));
@@ -88,7 +88,7 @@ fn ctrl_c_ends_what_has_nothing_to_finish_at_once_with_the_same_code() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_answer_without_a_word() {
+fn closed_reader_ends_answer_silently() {
     let model = smollm2();
     let (mut child, mut said) =
         computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
@@ -100,7 +100,7 @@ fn a_reader_that_goes_away_ends_the_answer_without_a_word() {
 }
 
 #[test]
-fn a_model_cut_short_while_it_is_in_use_is_one_line_and_no_signal() {
+fn model_truncated_during_use_is_an_error_without_sigbus() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model.gguf");
     std::fs::copy(smollm2(), &model).unwrap();
@@ -119,7 +119,7 @@ fn a_model_cut_short_while_it_is_in_use_is_one_line_and_no_signal() {
 }
 
 #[test]
-fn an_endless_prompt_or_line_is_refused_before_it_takes_all_memory() {
+fn endless_prompt_or_line_is_refused() {
     let model = smollm2();
     let line = error_line(kjit().arg("run").arg(&model).args(["-f", "/dev/zero"]), 1);
     assert!(line.contains("/dev/zero is longer than 256 MiB"), "{line}");

@@ -42,7 +42,7 @@ fn amd() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn the_matrix_has_every_kernel_of_every_architecture_and_none_spills_or_uses_scratch() {
+fn matrix_has_every_kernel_without_spills_or_scratch() {
     for arch in amd() {
         let golden = golden(arch);
         let mut wrong = vec![];
@@ -137,19 +137,19 @@ fn hold(archs: &[&str]) {
 }
 
 #[test]
-fn kernels_for_mi300_and_rx_7900_cost_what_the_matrix_says() {
+fn mi300_and_rx_7900_kernels_match_the_matrix() {
     hold(&["gfx942", "gfx1100"]);
 }
 
 #[test]
-fn kernels_for_rx_9070_cost_what_the_matrix_says() {
+fn rx_9070_kernels_match_the_matrix() {
     hold(&["gfx1201"]);
 }
 
 #[test]
 #[ignore = "20 minutes: KJIT_TEST_ALL=compile cargo test -p kjit --test it kernel_matrix -- \
     --include-ignored"]
-fn all_kernels_for_all_architectures_cost_what_the_matrix_says() {
+fn all_architectures_match_the_matrix() {
     assert!(kjit_tests::all("compile"), "set KJIT_TEST_ALL=compile");
     hold(&amd().collect::<Vec<_>>());
 }

@@ -38,7 +38,7 @@ fn listed(home: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn running_servers_are_listed_until_they_end_or_are_killed() {
+fn running_servers_are_listed_until_exit() {
     let home = home();
     let home = home.path();
     assert_eq!(listed(home), Vec::<Value>::new());
@@ -90,7 +90,7 @@ fn running_servers_are_listed_until_they_end_or_are_killed() {
 }
 
 #[test]
-fn a_running_request_is_counted() {
+fn running_request_is_counted() {
     let home = home();
     let home = home.path();
     let served = Served::with(kjit(home).arg("serve").arg(smollm2()), &[]);
@@ -109,7 +109,7 @@ fn a_running_request_is_counted() {
 }
 
 #[test]
-fn a_folder_that_others_may_write_to_is_left_alone() {
+fn shared_folder_is_ignored() {
     let home = home();
     let home = home.path();
     let folder = home.join("run/kjit");
@@ -134,7 +134,7 @@ fn a_folder_that_others_may_write_to_is_left_alone() {
 }
 
 #[test]
-fn tables_fit_the_terminal_and_are_whole_elsewhere() {
+fn tables_fit_the_terminal_and_are_complete_elsewhere() {
     let home = home();
     let home = home.path();
     let _served = server(home, &["--alias", "a-name-that-is-much-too-long-for-a-narrow-terminal"]);
@@ -158,7 +158,7 @@ fn tables_fit_the_terminal_and_are_whole_elsewhere() {
 }
 
 #[test]
-fn help_fits_the_terminal_and_has_styles_unless_no_color_forbids_them() {
+fn help_fits_the_terminal_and_respects_no_color() {
     let help = |columns: u16, variable: (&str, &str)| {
         let (person, program) = terminal(columns);
         let mut command = command();

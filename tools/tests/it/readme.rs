@@ -22,7 +22,7 @@ fn joined(text: &str) -> String {
 }
 
 #[test]
-fn every_command_shown_with_the_small_model_answers_as_shown() {
+fn readme_commands_give_shown_output() {
     let dir = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(smollm2().canonicalize().unwrap(), dir.path().join("model.gguf"))
         .unwrap();

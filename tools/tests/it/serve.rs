@@ -20,7 +20,7 @@ fn text_of(events: &[Value], at: &str) -> String {
 const CONTENT: &str = "/choices/0/message/content";
 
 #[test]
-fn openais_words_are_answered_whole_and_in_pieces_alike() {
+fn openai_answers_and_streams_are_equal() {
     // --precise is needed: after a cached prefix, rows are computed in groups of other sizes, and
     // by default small groups are rounded differently.
     let server = Served::start(&["--alias", "small", "--max-sequences", "3", "--precise"]);
@@ -112,7 +112,7 @@ fn stdout_ids(text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn ollamas_words_are_answered_and_tools_are_spoken_of() {
+fn ollama_api_answers_and_reports_tools() {
     let server = Served::start(&[]);
     let name = "SmolLM2-135M-Instruct.Q4_1";
     assert_eq!(server.get("/api/tags").json()["models"][0]["name"], name);
@@ -157,7 +157,7 @@ fn ollamas_words_are_answered_and_tools_are_spoken_of() {
 }
 
 #[test]
-fn what_is_not_honoured_is_refused_by_name() {
+fn unsupported_values_are_refused_by_name() {
     let server = Served::start(&["--strict-fields"]);
     let user = json!([{ "role": "user", "content": "Hi" }]);
     for (path, body, status, says) in [
@@ -205,7 +205,7 @@ fn what_is_not_honoured_is_refused_by_name() {
             "/v1/chat/completions",
             json!({ "messages": user, "lora": "x" }),
             400,
-            "'lora': adapters are not supported",
+            "'lora': choose an adapter by the model's name",
         ),
         (
             "/v1/chat/completions",
@@ -265,7 +265,7 @@ fn what_is_not_honoured_is_refused_by_name() {
 }
 
 #[test]
-fn nobody_is_let_in_who_should_not_be() {
+fn unauthorised_requests_are_refused() {
     let line = error_line(
         kjit().arg("serve").arg(smollm2()).args(["--host", "0.0.0.0", "--port", "0", "-q"]),
         1,
@@ -349,7 +349,7 @@ fn nobody_is_let_in_who_should_not_be() {
 }
 
 #[test]
-fn what_one_key_asked_is_not_told_to_another() {
+fn keys_do_not_see_other_prompts() {
     let dir = tempfile::tempdir().unwrap();
     let keys = dir.path().join("keys");
     std::fs::write(&keys, "alpha\nbeta\n").unwrap();
@@ -414,7 +414,7 @@ fn what_one_key_asked_is_not_told_to_another() {
 
 /// The text is one token, the end of the user's turn, unless it is read as plain text.
 #[test]
-fn control_tokens_in_a_message_are_text_on_request() {
+fn control_tokens_in_messages_are_text_on_request() {
     let tokens = |server: &Served, text: &str| {
         let answer = server.good("/v1/chat/completions", &chat(text, json!({ "max_tokens": 1 })));
         answer.json()["usage"]["prompt_tokens"].as_u64().unwrap()
@@ -442,7 +442,7 @@ fn control_tokens_in_a_message_are_text_on_request() {
 /// The prompts of the flood are prepared before they are queued. They wait without delaying other
 /// clients, and are dropped when their clients disconnect.
 #[test]
-fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
+fn schema_and_prompt_floods_do_not_delay_others() {
     // Limit of the time that an answer may take while the flood and other tests use the processor.
     // Before a fix it was more than a minute.
     const SOON: Duration = Duration::from_secs(15);
@@ -511,7 +511,7 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
 }
 
 #[test]
-fn the_page_is_whole_and_machines_can_read_how_things_are() {
+fn page_is_complete_and_status_is_machine_readable() {
     let server = Served::start(&[]);
     let page = server.get("/");
     let policy = page.header("content-security-policy").unwrap();

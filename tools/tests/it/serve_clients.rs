@@ -38,22 +38,22 @@ fn asks(script: &str, more: &[&str], says: &str) {
 }
 
 #[test]
-fn pythons_clients_find_what_they_expect() {
+fn openai_python_client_works() {
     asks("ask.py", &[], "openai");
 }
 
 #[test]
-fn newer_words_of_pythons_clients_are_spoken() {
+fn newer_python_client_calls_work() {
     asks("newer.py", &[], "anthropic");
 }
 
 #[test]
-fn langchain_finds_what_it_expects() {
+fn langchain_client_works() {
     asks("chain.py", &["SmolLM2-135M-Instruct.Q4_1"], "langchain-openai");
 }
 
 #[test]
-fn curl_needs_no_header_but_its_words() {
+fn curl_works_without_extra_headers() {
     if Command::new("curl").arg("--version").output().is_err() {
         eprintln!("SKIPPED: no curl here");
         return;
@@ -90,7 +90,7 @@ fn no_browser() -> bool {
 }
 
 #[test]
-fn the_page_does_what_it_should() {
+fn page_works_in_a_browser() {
     if no_browser() {
         return;
     }
@@ -105,7 +105,7 @@ fn the_page_does_what_it_should() {
 }
 
 #[test]
-fn the_page_asks_the_model_that_was_chosen() {
+fn page_sends_requests_to_the_chosen_model() {
     if no_browser() {
         return;
     }
@@ -120,7 +120,7 @@ fn the_page_asks_the_model_that_was_chosen() {
 }
 
 #[test]
-fn the_pages_live_view_shows_pages_and_kernels() {
+fn page_live_view_shows_pages_and_kernels() {
     if no_browser() {
         return;
     }

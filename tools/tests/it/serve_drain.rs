@@ -5,7 +5,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_drained_server_is_not_ready_and_answers_until_its_delay_is_over() {
+fn drained_server_is_not_ready_but_answers_until_delay() {
     let mut server = Served::start(&["--drain-delay", "4"]);
     let completion = json!({ "prompt": "The sky is", "max_tokens": 2 });
     for path in ["/livez", "/readyz", "/health"] {

@@ -13,7 +13,7 @@ use std::process::Command;
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 #[test]
-fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
+fn device_failure_fails_only_running_requests() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     // An illegal access at the 30th step.
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -95,7 +95,7 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
 /// In the past, cached prefixes used memory that requests needed, so that all later requests
 /// failed.
 #[test]
-fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_that_run() {
+fn low_memory_evicts_cached_prefixes_and_queues_requests() {
     const CONTEXT: u64 = 400_000;
     let mut command = crate::support::served::command();
     command.arg("serve").arg(crate::support::model("tiny/tiny-llama-q4_k_m.gguf"));
@@ -141,7 +141,7 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
 }
 
 #[test]
-fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
+fn paged_sequences_answer_alike_and_status_counts_pages() {
     let serve = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
         let setup =
@@ -210,7 +210,7 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
 }
 
 #[test]
-fn pages_that_were_asked_for_and_cannot_be_are_one_line() {
+fn unsupported_kv_pages_is_one_error_line() {
     let refused = |model: &Path, device: &str| {
         let mut command = crate::support::kjit();
         command.arg("serve").arg(model).args([

@@ -17,7 +17,7 @@ fn ask(path: &str, more: Value) -> Value {
 }
 
 #[test]
-fn what_asks_for_nothing_is_accepted_and_what_is_not_known_is_named() {
+fn neutral_fields_are_accepted_and_unknown_ones_named() {
     let (lenient, strict) = (Served::start(&[]), Served::start(&["--strict-fields"]));
     let chat = "/v1/chat/completions";
     let message = |message: Value| json!({ "messages": [message] });
@@ -66,7 +66,7 @@ fn what_asks_for_nothing_is_accepted_and_what_is_not_known_is_named() {
 }
 
 #[test]
-fn the_prompts_log_probabilities_are_those_of_answering_with_it() {
+fn echoed_prompt_logprobs_match_answer_logprobs() {
     let server = Served::start(&["--precise"]);
     let ask = |more: Value| {
         let path = "/v1/completions";
@@ -152,7 +152,7 @@ fn the_prompts_log_probabilities_are_those_of_answering_with_it() {
 }
 
 #[test]
-fn an_answer_ends_at_named_tokens_and_not_before_its_least_length() {
+fn answer_respects_stop_tokens_and_minimum_length() {
     let server = Served::start(&["--precise"]);
     let ask = |more: Value| {
         let mut body = json!({ "prompt": "The sky is", "temperature": 0, "max_tokens": 12 });
@@ -177,7 +177,7 @@ fn an_answer_ends_at_named_tokens_and_not_before_its_least_length() {
 }
 
 #[test]
-fn two_thousand_texts_have_vectors() {
+fn embeddings_accept_up_to_2048_texts() {
     let server = Served::start(&[]);
     let texts = |n: usize| json!({ "input": vec!["a"; n] });
     let answer = server.good("/v1/embeddings", &texts(257)).json();

@@ -217,7 +217,7 @@ fn spoil(bytes: &mut Vec<u8>, first: usize, dice: &mut Dice) {
 }
 
 #[test]
-fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
+fn random_requests_are_answered_or_refused_without_leaks() {
     let number =
         |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
     let (many, from) = (number("KJIT_TEST_COUNT", 400), number("KJIT_TEST_FROM", 0));

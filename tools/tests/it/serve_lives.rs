@@ -30,7 +30,7 @@ fn begun(stream: &mut TcpStream) {
 }
 
 #[test]
-fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_come_back() {
+fn disconnect_cancels_request_and_full_queue_gives_retry_after() {
     let server = Served::start(&["--max-sequences", "1", "--max-queue", "1"]);
     let mut running = streaming(&server, 900);
     begun(&mut running);
@@ -66,7 +66,7 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
 }
 
 #[test]
-fn sigterm_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
+fn sigterm_finishes_running_requests_and_exits_0() {
     // There are so many tokens that the first request still runs when the second one waits (40
     // tokens took a tenth of a second on a fast machine), and enough time on a slow machine.
     let mut server = Served::start(&["--max-sequences", "1", "--stop-timeout", "200"]);
@@ -87,7 +87,7 @@ fn sigterm_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
 }
 
 #[test]
-fn the_end_comes_when_its_time_is_over_and_what_was_not_done_is_told_so() {
+fn stop_timeout_reports_unfinished_answers() {
     let mut server = Served::start(&["--stop-timeout", "1"]);
     let mut running = streaming(&server, 1000);
     begun(&mut running);
@@ -105,7 +105,7 @@ fn the_end_comes_when_its_time_is_over_and_what_was_not_done_is_told_so() {
 }
 
 #[test]
-fn ctrl_c_is_130_and_a_model_that_is_none_is_1() {
+fn ctrl_c_exits_130_and_invalid_model_exits_1() {
     let mut server = Served::start(&[]);
     server.signal(libc::SIGINT);
     assert_eq!(server.child.wait().unwrap().code(), Some(130));
@@ -116,7 +116,7 @@ fn ctrl_c_is_130_and_a_model_that_is_none_is_1() {
 }
 
 #[test]
-fn connections_that_say_nothing_or_little_are_closed_and_hold_up_nobody() {
+fn silent_or_slow_connections_are_closed_without_delaying_others() {
     let server = Served::start(&["--idle-timeout", "1", "--max-connections", "300"]);
     let mut silent: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
     // Headers that never end, one letter at a time, and a body that does not arrive.
@@ -134,7 +134,7 @@ fn connections_that_say_nothing_or_little_are_closed_and_hold_up_nobody() {
 }
 
 #[test]
-fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
+fn longest_idle_connection_closes_before_active_ones() {
     let server = Served::start(&["--max-connections", "8", "--max-sequences", "1"]);
     let mut running = streaming(&server, 600);
     begun(&mut running);
@@ -184,7 +184,7 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
 }
 
 #[test]
-fn few_files_are_told_of_at_the_start_and_connections_without_end_hold_up_nobody() {
+fn low_file_limit_is_reported_and_connections_are_bounded() {
     let mut limited = std::process::Command::new("sh");
     limited
         .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
@@ -226,7 +226,7 @@ fn few_files_are_told_of_at_the_start_and_connections_without_end_hold_up_nobody
 }
 
 #[test]
-fn bodies_that_do_not_end_have_one_limit_together() {
+fn endless_bodies_share_one_limit() {
     let server = Served::start(&[]);
     let memory = |server: &Served| {
         let status =
@@ -260,7 +260,7 @@ fn bodies_that_do_not_end_have_one_limit_together() {
 }
 
 #[test]
-fn a_worker_answers_its_fleet_and_announces_itself() {
+fn worker_announces_itself_and_answers_inference() {
     let hive = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://me:secret@{}", hive.local_addr().unwrap());
     let (to, heard) = std::sync::mpsc::channel();
@@ -352,7 +352,7 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
 }
 
 #[test]
-fn sequences_on_the_cpu_share_the_memory_that_was_named_and_the_youngest_gives_way() {
+fn cpu_sequences_share_kv_memory_and_youngest_is_preempted() {
     let tiny = crate::support::model("tiny/tiny-llama-q4_k_m.gguf");
     let serve = |flags: &[&str]| {
         let always = ["--port", "0", "--device", "cpu", "-c", "96"];
@@ -402,7 +402,7 @@ struct Count {
 /// 500 requests, or `KJIT_TEST_COUNT`. Thousands of requests need a model of four layers, because
 /// only the server is tested: 20,000 with SmolLM2 take more than an hour on two cores.
 #[test]
-fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() {
+fn mixed_requests_are_answered_once_without_leaks() {
     let many: usize = std::env::var("KJIT_TEST_COUNT").ok().map_or(500, |n| n.parse().unwrap());
     let flags = ["--max-sequences", "4", "--max-queue", "64"];
     let tiny = crate::support::model("tiny/tiny-llama-q4_k_m.gguf");

@@ -56,7 +56,7 @@ fn texts(server: &Served) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn drafts_change_no_token_alone_or_beside_others() {
+fn drafts_change_no_token_alone_or_batched() {
     // With --precise, several rows are computed like single rows.
     let flags = |lookup: &'static str| ["--lookup", lookup, "--precise", "--max-sequences", "4"];
     let off = Served::start(&flags("off"));
@@ -76,7 +76,7 @@ fn drafts_change_no_token_alone_or_beside_others() {
 }
 
 #[test]
-fn reproducible_answers_have_the_same_scores_cached_or_not_drafted_or_not_alone_or_beside_others() {
+fn reproducible_scores_ignore_caching_drafts_and_batching() {
     let start = |lookup: &'static str| {
         Served::start(&["--lookup", lookup, "--reproducible", "--max-sequences", "4"])
     };

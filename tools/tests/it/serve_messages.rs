@@ -31,7 +31,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn anthropics_words_are_answered_whole_and_in_pieces_alike() {
+fn anthropic_answers_and_streams_are_equal() {
     let server = Served::start(&["--precise"]);
     let whole = server.good("/v1/messages", &message("Name a colour.", json!({}))).json();
     let said = whole["content"][0]["text"].as_str().unwrap();
@@ -93,7 +93,7 @@ fn anthropics_words_are_answered_whole_and_in_pieces_alike() {
 }
 
 #[test]
-fn tools_of_anthropics_words_are_called_and_their_results_are_read() {
+fn anthropic_tools_are_called_and_results_are_read() {
     let server = Served::start(&[]);
     let schema = json!({
         "type": "object", "required": ["city"], "additionalProperties": false,
@@ -150,7 +150,7 @@ fn tokens(server: &Served, body: &Value) -> u64 {
 }
 
 #[test]
-fn errors_are_in_anthropics_shape_and_either_header_has_the_key() {
+fn anthropic_errors_and_both_key_headers_work() {
     let keys = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(keys.path(), "secret\n").unwrap();
     let server = Served::start(&["--api-key-file", keys.path().to_str().unwrap()]);

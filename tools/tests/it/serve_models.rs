@@ -48,7 +48,7 @@ fn names(document: &Value, list: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
+fn models_are_selected_by_name_and_all_finish() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(smollm2()).arg(model("tiny/tiny-llama-q4_k_m.gguf"));
     let flags =
@@ -169,7 +169,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
 }
 
 #[test]
-fn what_two_models_cannot_be_is_said_in_a_line() {
+fn incompatible_flags_of_two_models_are_one_line() {
     let (a, b) = (smollm2(), model("tiny/tiny-llama-q4_k_m.gguf"));
     let line = |flags: &[&str], code: i32| {
         error_line(
@@ -220,7 +220,7 @@ fn simulated(more: &[(&str, &str)]) -> Command {
 }
 
 #[test]
-fn a_fault_of_the_device_that_they_share_ends_no_model() {
+fn shared_device_fault_ends_no_model() {
     let mut command = simulated(&[("HIPSIM_FAIL", "hipGraphLaunch:40:700")]);
     let server = Served::by(command.args(["-c", "128", "--max-sequences", "2"]));
     let ids = json!([5, 6, 7, 8]);
@@ -256,7 +256,7 @@ fn narrow() -> Served {
 }
 
 #[test]
-fn a_model_that_needs_the_room_of_an_idle_one_has_it_and_nobodys_answer_is_ended_for_it() {
+fn idle_model_is_unloaded_to_load_a_requested_one() {
     let mut server = narrow();
     let ids = json!([5, 6, 7, 8]);
     let before = text(&server, "a", ids.clone());
@@ -310,7 +310,7 @@ fn a_model_that_needs_the_room_of_an_idle_one_has_it_and_nobodys_answer_is_ended
 }
 
 #[test]
-fn a_model_that_nobody_asks_for_is_unloaded_and_comes_again() {
+fn unused_model_is_unloaded_and_reloaded() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf"));
     let server = Served::with(&mut command, &["--idle-unload", "1", "--alias", "tiny"]);
@@ -338,7 +338,7 @@ fn a_model_that_nobody_asks_for_is_unloaded_and_comes_again() {
 /// An answer that takes longer than its model may be idle is complete, and reading the status does
 /// not keep the model loaded.
 #[test]
-fn an_answer_that_is_longer_than_the_idle_time_is_whole_and_looking_is_no_use() {
+fn answer_longer_than_idle_time_completes() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(smollm2());
     let server = Served::with(&mut command, &["--idle-unload", "1", "--alias", "smol"]);
@@ -364,7 +364,7 @@ fn an_answer_that_is_longer_than_the_idle_time_is_whole_and_looking_is_no_use() 
 }
 
 #[test]
-fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
+fn invalid_request_loads_nothing_and_keep_alive_works() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command
         .arg("serve")
@@ -443,7 +443,7 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_is_told_to_who_asked_and_the_others_go_on() {
+fn failed_model_load_is_reported_and_others_continue() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("other.gguf");
     std::fs::copy(model("tiny/tiny-llama-q4_k_m.gguf"), &file).unwrap();

@@ -12,7 +12,7 @@ fn with(body: Value, more: Value) -> Value {
 }
 
 #[test]
-fn samplers_of_llama_cpp_choose_as_their_definitions_say() {
+fn llama_cpp_samplers_follow_their_definitions() {
     let server = Served::start(&["--precise"]);
     let ask = |more: Value| {
         let body = json!({ "prompt": "The sky is", "max_tokens": 8, "temperature": 1, "seed": 3 });
@@ -59,7 +59,7 @@ fn samplers_of_llama_cpp_choose_as_their_definitions_say() {
 }
 
 #[test]
-fn grammars_token_ids_and_the_best_of_several_answers() {
+fn grammar_token_ids_and_best_of_work() {
     let server = Served::start(&["--precise"]);
     let gbnf = "root ::= \" \" colour \".\"\ncolour ::= \"blue\" | \"gr\" [ae] \"y\"";
     let is_colour = |text: &str| matches!(text.trim(), "blue." | "grey." | "gray.");
@@ -136,7 +136,7 @@ fn grammars_token_ids_and_the_best_of_several_answers() {
 }
 
 #[test]
-fn a_turn_goes_on_and_a_thought_ends_in_time() {
+fn assistant_turn_continues_and_reasoning_budget_ends_thought() {
     let template = tempfile::NamedTempFile::new().unwrap();
     let text = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
         {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
@@ -190,7 +190,7 @@ fn a_turn_goes_on_and_a_thought_ends_in_time() {
 }
 
 #[test]
-fn texts_are_ranked_by_how_well_they_fit() {
+fn texts_are_ranked_by_relevance() {
     let server = Served::start(&[]);
     let query = "What is the capital of France?";
     let texts = ["Bananas are yellow fruits.", "Paris is the capital of France.", "Rust is fast."];

@@ -33,7 +33,7 @@ fn text(response: &Value) -> &str {
 }
 
 #[test]
-fn a_response_is_the_same_whole_in_events_and_kept() {
+fn response_is_equal_complete_streamed_and_stored() {
     let server = Served::start(&["--precise"]);
     let whole = server.good("/v1/responses", &ask(json!("Name a colour."), json!({}))).json();
     assert_eq!(
@@ -108,7 +108,7 @@ fn a_response_is_the_same_whole_in_events_and_kept() {
 }
 
 #[test]
-fn a_response_follows_a_schema_and_calls_functions() {
+fn response_follows_schema_and_calls_functions() {
     let server = Served::start(&[]);
     let schema = json!({
         "type": "object", "required": ["colour"], "additionalProperties": false,
@@ -169,7 +169,7 @@ fn a_response_follows_a_schema_and_calls_functions() {
 }
 
 #[test]
-fn a_response_is_its_keys_alone_and_is_cancelled_by_it() {
+fn response_is_visible_and_cancellable_only_by_its_key() {
     let keys = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(keys.path(), "alpha\nbeta\n").unwrap();
     let server = Served::start(&["--api-key-file", keys.path().to_str().unwrap()]);

@@ -111,7 +111,7 @@ fn keeps(value: &Value, schema: &Value) -> bool {
 }
 
 #[test]
-fn the_judge_knows_right_from_wrong() {
+fn schema_validator_accepts_and_refuses_correctly() {
     let schema = json!({
         "type": "object", "required": ["a"], "additionalProperties": false,
         "properties": { "a": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 9 }, "minItems": 1, "maxItems": 2 } }
@@ -139,7 +139,7 @@ const PROMPTS: [&str; 4] = [
 
 /// 50 schemas, or `KJIT_TEST_COUNT`, from number `KJIT_TEST_FROM` on.
 #[test]
-fn answers_keep_to_schemas_that_chance_made() {
+fn answers_satisfy_random_schemas() {
     let number =
         |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
     let (many, from) = (number("KJIT_TEST_COUNT", 50), number("KJIT_TEST_FROM", 0));
@@ -216,7 +216,7 @@ fn tool(name: &str, properties: Value, strict: bool) -> Value {
 }
 
 #[test]
-fn tools_are_called_where_they_must_be_and_all_goes_together() {
+fn required_tools_are_called_with_schema_arguments() {
     let server = Served::start(&[]);
     let tools = json!([
         tool(
@@ -303,7 +303,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
 }
 
 #[test]
-fn schemas_that_cannot_be_kept_are_refused_by_the_name_of_their_field() {
+fn unsupported_schemas_are_refused_by_field_name() {
     let server = Served::start(&[]);
     let format = |schema: Value| json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
     let with = |parameters: Value| json!([{ "type": "function", "function": { "name": "f", "parameters": parameters, "strict": true } }]);
@@ -362,7 +362,7 @@ fn schemas_that_cannot_be_kept_are_refused_by_the_name_of_their_field() {
 
 /// `structured_outputs` and its older names, in chats and completions.
 #[test]
-fn answers_keep_to_expressions_grammars_and_choices() {
+fn answers_satisfy_expressions_grammars_and_choices() {
     let server = Served::start(&[]);
     let said = |path: &str, more: Value| {
         let mut body = match path {
@@ -477,7 +477,7 @@ fn answers_keep_to_expressions_grammars_and_choices() {
 /// Inputs from public reports about other servers, and the behaviour that their users expect.
 /// `tests/data/field` has the schemas.
 #[test]
-fn what_public_reports_sent_is_answered_as_their_users_expect() {
+fn inputs_of_public_bug_reports_are_handled() {
     let server = Served::start(&[]);
     let chat = |more: Value| {
         let mut body =
@@ -568,7 +568,7 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
 /// Creating a constraint cannot be cancelled. Limits bound its time, and other requests are
 /// answered in the meantime.
 #[test]
-fn the_slowest_grammars_hold_up_no_neighbour() {
+fn slow_grammars_do_not_delay_other_clients() {
     let keys = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(keys.path(), "hostile\nneighbour\n").unwrap();
     let server = Served::start(&["--api-key-file", keys.path().to_str().unwrap()]);

@@ -15,7 +15,7 @@ fn file(name: &str) -> String {
 }
 
 #[test]
-fn curl_speaks_tls_and_what_does_not_is_left() {
+fn curl_works_over_tls_and_others_are_dropped() {
     if Command::new("curl").arg("--version").output().is_err() {
         eprintln!("SKIPPED: no curl here");
         return;
@@ -66,7 +66,7 @@ fn curl_speaks_tls_and_what_does_not_is_left() {
 }
 
 #[test]
-fn a_certificate_that_is_none_is_a_line() {
+fn invalid_certificate_is_one_error_line() {
     let (cert, key) = (file("localhost.pem"), file("localhost.key"));
     let dir = tempfile::tempdir().unwrap();
     let other = dir.path().join("other.key");

@@ -4,7 +4,7 @@ use crate::support::served::Served;
 use serde_json::{Value, json};
 
 #[test]
-fn tokens_texts_and_prompts_are_turned_into_each_other() {
+fn tokenize_detokenize_and_template_routes_work() {
     let server = Served::start(&[]);
     let post = |path: &str, body: Value| server.good(path, &body).json();
     let ids = post("/tokenize", json!({ "content": "The sky is" }))["tokens"].clone();
@@ -33,7 +33,7 @@ fn tokens_texts_and_prompts_are_turned_into_each_other() {
 }
 
 #[test]
-fn llama_cpps_completion_is_that_of_openais_words() {
+fn llama_cpp_completion_equals_openai_completion() {
     let server = Served::start(&["--precise"]);
     let ask = |more: Value| {
         let mut body = json!({ "prompt": "The sky is", "n_predict": 5, "temperature": 0 });
@@ -62,7 +62,7 @@ fn llama_cpps_completion_is_that_of_openais_words() {
 }
 
 #[test]
-fn routers_and_monitors_find_what_they_ask_for() {
+fn router_and_monitoring_routes_work() {
     let keys = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(keys.path(), "secret\n").unwrap();
     let server = Served::start(&["--api-key-file", keys.path().to_str().unwrap()]);

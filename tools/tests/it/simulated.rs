@@ -67,17 +67,13 @@ fn generates_the_hosts_tokens(test: &str, arch: &str, wave: Option<&str>) {
 }
 
 #[test]
-fn run_on_a_simulated_rx_7900_generates_the_hosts_tokens() {
-    generates_the_hosts_tokens(
-        "simulated::run_on_a_simulated_rx_7900_generates_the_hosts_tokens",
-        "gfx1100",
-        None,
-    );
+fn run_on_simulated_rx_7900_matches_host() {
+    generates_the_hosts_tokens("simulated::run_on_simulated_rx_7900_matches_host", "gfx1100", None);
 }
 
 #[test]
-fn run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens() {
-    let test = "simulated::run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens";
+fn run_on_simulated_rx_7900_wave_64_matches_host() {
+    let test = "simulated::run_on_simulated_rx_7900_wave_64_matches_host";
     if !kjit_tests::all("smollm2") {
         eprintln!("SKIPPED: SmolLM2 on gfx1100 with waves of 64 (KJIT_TEST_ALL=smollm2)");
         return;
@@ -86,15 +82,15 @@ fn run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens() {
 }
 
 #[test]
-fn run_on_a_simulated_mi300_generates_the_hosts_tokens() {
-    let test = "simulated::run_on_a_simulated_mi300_generates_the_hosts_tokens";
+fn run_on_simulated_mi300_matches_host() {
+    let test = "simulated::run_on_simulated_mi300_matches_host";
     generates_the_hosts_tokens(test, "gfx942:sramecc+:xnack-", None);
 }
 
 /// SmolLM2 with 64 MB of the card: its layers need 66 MB, and another 30 MB are always resident.
 #[test]
-fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said() {
-    let test = "simulated::run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said";
+fn run_with_partial_memory_matches_inspect_and_full_run() {
+    let test = "simulated::run_with_partial_memory_matches_inspect_and_full_run";
     Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let inspect = |memory: &str| {
             let mut c = kjit();
@@ -189,8 +185,8 @@ fn on_a_terminal(arguments: &str) -> String {
 }
 
 #[test]
-fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
-    let test = "simulated::kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler";
+fn kernels_warmed_for_three_cards_run_without_compiler() {
+    let test = "simulated::kernels_warmed_for_three_cards_run_without_compiler";
     // There is only clang, as on a laptop without ROCm. The simulator's clang stores the sources,
     // so that the code can run here.
     let setup = Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so");
@@ -259,8 +255,8 @@ fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
 }
 
 #[test]
-fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
-    let test = "simulated::devices_lists_the_cards_what_hides_them_and_what_was_not_found";
+fn devices_lists_cards_hiding_variables_and_missing_libraries() {
+    let test = "simulated::devices_lists_cards_hiding_variables_and_missing_libraries";
     Setup::devices("gfx1100,gfx942:sramecc+:xnack-").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         let cards = found["devices"].as_array().unwrap();
@@ -343,9 +339,8 @@ fn detail<'r>(report: &'r Value, check: &str) -> &'r str {
 }
 
 #[test]
-fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
-    let test =
-        "simulated::doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict";
+fn doctor_checks_both_wave_widths_and_reports_broken_kernel() {
+    let test = "simulated::doctor_checks_both_wave_widths_and_reports_broken_kernel";
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let report = doctor(&["--run", "--device", "rocm:0", "--filter", "norm_rows"], true);
@@ -401,8 +396,8 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
 }
 
 #[test]
-fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
-    let test = "simulated::doctor_has_a_verdict_for_every_kernel_though_some_end_their_process";
+fn doctor_reports_every_kernel_despite_crashes() {
+    let test = "simulated::doctor_reports_every_kernel_despite_crashes";
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         // The routing kernel has blocks of one wave: with 32 lanes it fails, with 64 it is correct.
@@ -434,8 +429,8 @@ fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
 /// If a model does not fit, measured rates may place parts of it on the CPU, except if the same
 /// answer is promised each time.
 #[test]
-fn run_asks_no_rates_where_the_same_tokens_are_promised() {
-    let test = "simulated::run_asks_no_rates_where_the_same_tokens_are_promised";
+fn reproducible_run_measures_no_rates() {
+    let test = "simulated::reproducible_run_measures_no_rates";
     Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let file = model("tiny/tiny-gemma3-f16.gguf");
         let sizes = ["-c", "64", "--prefill-chunk", "8", "--memory"];
@@ -466,8 +461,8 @@ fn run_asks_no_rates_where_the_same_tokens_are_promised() {
 /// A token in one launch, measured by time stamps of its blocks: a row for each kind of step, and a
 /// page with all of them.
 #[test]
-fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
-    let test = "simulated::a_timeline_has_every_step_of_a_token_that_is_one_launch";
+fn timeline_has_every_step_of_persistent_kernel() {
+    let test = "simulated::timeline_has_every_step_of_persistent_kernel";
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
@@ -527,8 +522,8 @@ fn check_bundle(arguments: &[&Path]) -> (bool, String) {
 }
 
 #[test]
-fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
-    let test = "simulated::a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere";
+fn bundle_describes_its_code_objects_and_runs() {
+    let test = "simulated::bundle_describes_its_code_objects_and_runs";
     Setup::devices("gfx1201").set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         if !found["compilers"].as_array().unwrap().iter().any(|c| c["kind"] == "clang") {

@@ -37,8 +37,8 @@ fn packed(dir: &Path, arch: &str) -> PathBuf {
 }
 
 #[test]
-fn without_any_compiler_run_takes_every_kernel_from_a_pack_and_a_pack_without_the_card_says_so() {
-    if !simulated("without_any_compiler_run_takes_every_kernel_from_a_pack") {
+fn run_without_compiler_uses_pack_or_reports_missing_card() {
+    if !simulated("run_without_compiler_uses_pack_or_reports_missing_card") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -97,8 +97,8 @@ fn without_any_compiler_run_takes_every_kernel_from_a_pack_and_a_pack_without_th
 }
 
 #[test]
-fn several_different_cards_in_one_machine_each_get_their_own_kernels_from_two_packs() {
-    if !simulated("several_different_cards_in_one_machine") {
+fn different_cards_use_kernels_from_two_packs() {
+    if !simulated("different_cards_use_kernels_from_two_packs") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -119,8 +119,8 @@ fn several_different_cards_in_one_machine_each_get_their_own_kernels_from_two_pa
 }
 
 #[test]
-fn a_compile_that_a_pack_should_have_spared_is_said() {
-    if !simulated("a_compile_that_a_pack_should_have_spared_is_said") {
+fn compile_despite_pack_is_reported() {
+    if !simulated("compile_despite_pack_is_reported") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -139,8 +139,8 @@ fn a_compile_that_a_pack_should_have_spared_is_said() {
 }
 
 #[test]
-fn sixteen_warm_processes_at_once_compile_every_kernel_once_between_them() {
-    if !simulated("sixteen_warm_processes_at_once") {
+fn parallel_warm_processes_compile_every_kernel_once() {
+    if !simulated("parallel_warm_processes_compile_every_kernel_once") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -162,9 +162,11 @@ fn sixteen_warm_processes_at_once_compile_every_kernel_once_between_them() {
 }
 
 #[test]
-fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd_entry_compiles() {
+fn user_without_home_runs_from_read_only_install() {
     // SAFETY: geteuid has no preconditions.
-    if !simulated("from_an_install_directory") || unsafe { libc::geteuid() } != 0 {
+    if !simulated("user_without_home_runs_from_read_only_install")
+        || unsafe { libc::geteuid() } != 0
+    {
         eprintln!("SKIPPED: only root can become another user");
         return;
     }
@@ -241,8 +243,8 @@ fn not_kept(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn a_driver_that_refuses_newer_code_is_one_sentence_that_names_both_versions() {
-    if !simulated("a_driver_that_refuses_newer_code") {
+fn driver_refusal_of_newer_code_names_both_versions() {
+    if !simulated("driver_refusal_of_newer_code_names_both_versions") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

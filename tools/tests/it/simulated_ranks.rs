@@ -113,8 +113,8 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn two_ranks_say_what_one_process_says() {
-    let test = "simulated_ranks::two_ranks_say_what_one_process_says";
+fn two_ranks_answer_like_one_process() {
+    let test = "simulated_ranks::two_ranks_answer_like_one_process";
     setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
         let start = Instant::now();
         let one = ids(&kjit("run").args(["--temp", "0", "--device", "rocm:0"]).output().unwrap());
@@ -162,8 +162,8 @@ fn two_ranks_say_what_one_process_says() {
 }
 
 #[test]
-fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
-    let test = "simulated_ranks::a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error";
+fn failed_hanging_or_mismatched_rank_is_one_error() {
+    let test = "simulated_ranks::failed_hanging_or_mismatched_rank_is_one_error";
     setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
         let greedy = |c: &mut Command| with(c, &["--temp", "0"]);
         // The fault happens during generation: after the test patterns, the prompt and some tokens.
@@ -232,8 +232,8 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
 }
 
 #[test]
-fn what_is_not_there_is_said_before_anything_is_computed() {
-    let test = "simulated_ranks::what_is_not_there_is_said_before_anything_is_computed";
+fn missing_rank_requirements_are_reported_before_work() {
+    let test = "simulated_ranks::missing_rank_requirements_are_reported_before_work";
     setup("gfx1100").run(test, TEMPORARY, || {
         let alone = |with: &dyn Fn(&mut Command)| {
             let mut c = kjit("run");
@@ -283,8 +283,8 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
 }
 
 #[test]
-fn ctrl_c_at_one_rank_or_at_both_ends_all() {
-    let test = "simulated_ranks::ctrl_c_at_one_rank_or_at_both_ends_all";
+fn ctrl_c_at_any_rank_ends_all() {
+    let test = "simulated_ranks::ctrl_c_at_any_rank_ends_all";
     setup("gfx1100").run(test, TEMPORARY, || {
         // Sends SIGINT to some ranks after the first words. Returns their outputs and the time.
         let interrupted = |at: &[usize]| {

@@ -27,9 +27,8 @@ fn json(c: &mut assert_cmd::Command) -> Value {
 }
 
 #[test]
-fn bench_kernels_prints_a_row_for_each_kernel_of_a_model_that_is_decoded() {
-    let test =
-        "simulated_tuning::bench_kernels_prints_a_row_for_each_kernel_of_a_model_that_is_decoded";
+fn bench_kernels_prints_a_row_per_decode_kernel() {
+    let test = "simulated_tuning::bench_kernels_prints_a_row_per_decode_kernel";
     setup().run(test, TEMPORARY, || {
         let cache = Path::new(TEMPORARY).join("hipsim/measured");
         let bench = |form: &str| {
@@ -81,9 +80,8 @@ fn bench_kernels_prints_a_row_for_each_kernel_of_a_model_that_is_decoded() {
 }
 
 #[test]
-fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
-    let test =
-        "simulated_tuning::what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again";
+fn run_uses_tuned_kernels_without_recompiling() {
+    let test = "simulated_tuning::run_uses_tuned_kernels_without_recompiling";
     // Blocks of 512 threads abort the process that measures them.
     setup().set("HIPSIM_BREAK", "matvec:512:abort").run(test, TEMPORARY, || {
         let cache = Path::new(TEMPORARY).join(test);
@@ -179,7 +177,7 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
 }
 
 #[test]
-fn kernels_without_a_card_are_refused_and_the_flag_that_needs_none_is_named() {
+fn bench_kernels_without_gpu_names_the_arch_flag() {
     let mut c = kjit();
     c.env("KJIT_HIP_LIBRARY", "/nowhere")
         .env("CUDA_VISIBLE_DEVICES", "")

@@ -66,23 +66,23 @@ fn some_of_all(test: &str, arch: &'static str, first: usize) {
 }
 
 #[test]
-fn after_warm_its_share_of_all_models_runs_on_gfx1100_with_no_compiler_to_be_found() {
-    some_of_all("after_warm_its_share_of_all_models_runs_on_gfx1100", "gfx1100", 0);
+fn warmed_models_run_on_gfx1100_without_compiler() {
+    some_of_all("warmed_models_run_on_gfx1100_without_compiler", "gfx1100", 0);
 }
 
 #[test]
-fn after_warm_its_share_of_all_models_runs_on_gfx942_with_no_compiler_to_be_found() {
-    some_of_all("after_warm_its_share_of_all_models_runs_on_gfx942", "gfx942", 1);
+fn warmed_models_run_on_gfx942_without_compiler() {
+    some_of_all("warmed_models_run_on_gfx942_without_compiler", "gfx942", 1);
 }
 
 #[test]
-fn after_warm_its_share_of_all_models_runs_on_gfx1030_with_no_compiler_to_be_found() {
-    some_of_all("after_warm_its_share_of_all_models_runs_on_gfx1030", "gfx1030", 2);
+fn warmed_models_run_on_gfx1030_without_compiler() {
+    some_of_all("warmed_models_run_on_gfx1030_without_compiler", "gfx1030", 2);
 }
 
 #[test]
-fn warm_with_the_flags_of_a_run_compiles_what_that_run_asks_for_and_no_other_run() {
-    if !simulated("warm_with_the_flags_of_a_run") {
+fn warm_with_run_flags_compiles_its_kernels_only() {
+    if !simulated("warm_with_run_flags_compiles_its_kernels_only") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -105,8 +105,8 @@ fn warm_with_the_flags_of_a_run_compiles_what_that_run_asks_for_and_no_other_run
 }
 
 #[test]
-fn warm_for_sequences_compiles_what_decoding_so_many_side_by_side_asks_for() {
-    if !simulated("warm_for_sequences") {
+fn warm_for_sequences_compiles_batched_decoding() {
+    if !simulated("warm_for_sequences_compiles_batched_decoding") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

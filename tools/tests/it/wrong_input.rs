@@ -4,13 +4,13 @@ use crate::support::{error_after_output, error_line, kjit, smollm2, stdout};
 use std::fs;
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn missing_file_is_named() {
     let line = error_line(kjit().args(["run", "/no/such/model.gguf", "-p", "x"]), 1);
     assert!(line.contains("/no/such/model.gguf"), "{line}");
 }
 
 #[test]
-fn what_is_no_model_is_refused_by_every_command() {
+fn invalid_model_is_refused_by_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let (empty, text) = (dir.path().join("empty.gguf"), dir.path().join("text.gguf"));
     fs::write(&empty, b"").unwrap();
@@ -34,7 +34,7 @@ fn what_is_no_model_is_refused_by_every_command() {
 }
 
 #[test]
-fn a_truncated_model_is_refused_wherever_it_was_cut() {
+fn model_truncated_at_any_byte_is_refused() {
     let bytes = fs::read(smollm2()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cut.gguf");
@@ -60,7 +60,7 @@ fn a_truncated_model_is_refused_wherever_it_was_cut() {
 
 /// Files of Windows editors, and lists with an empty last line.
 #[test]
-fn a_byte_order_mark_and_blank_lines_are_no_input() {
+fn byte_order_mark_and_blank_lines_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
@@ -103,7 +103,7 @@ fn a_byte_order_mark_and_blank_lines_are_no_input() {
 }
 
 #[test]
-fn more_threads_than_cores_are_warned_of() {
+fn more_threads_than_cores_give_a_warning() {
     let many = 4 * std::thread::available_parallelism().unwrap().get();
     let said = |threads: usize| {
         let mut command = kjit();
@@ -117,7 +117,7 @@ fn more_threads_than_cores_are_warned_of() {
 }
 
 #[test]
-fn ids_outside_the_vocabulary_are_named() {
+fn ids_outside_vocabulary_are_named() {
     let line =
         error_line(kjit().arg("logits").arg(smollm2()).args(["--ids", "1,49152", "--json"]), 1);
     assert!(line.contains("49152"), "{line}");
@@ -129,14 +129,14 @@ fn ids_outside_the_vocabulary_are_named() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_context_says_what_to_do() {
+fn too_long_prompt_error_gives_advice() {
     let prompt = "word ".repeat(200);
     let line = error_line(kjit().arg("run").arg(smollm2()).args(["-c", "64", "-p", &prompt]), 1);
     assert!(line.contains("context of 64") && line.contains("-c"), "{line}");
 }
 
 #[test]
-fn values_that_a_flag_cannot_take_are_wrong_usage() {
+fn invalid_flag_values_are_usage_errors() {
     for args in [
         &["run", "m.gguf", "-p", "x", "--temp", "abc"][..],
         &["run", "m.gguf", "-p", "x", "--temp", "-1"],
@@ -165,7 +165,7 @@ fn values_that_a_flag_cannot_take_are_wrong_usage() {
 }
 
 #[test]
-fn a_driver_that_kjit_has_not_is_refused_by_name() {
+fn unknown_driver_is_refused_by_name() {
     let output = kjit()
         .args(["run", "m.gguf", "-p", "x", "--device", "metal"])
         .assert()
@@ -176,7 +176,7 @@ fn a_driver_that_kjit_has_not_is_refused_by_name() {
 }
 
 #[test]
-fn lines_that_are_no_json_are_numbered() {
+fn invalid_json_lines_are_named_by_number() {
     let line = error_after_output(
         kjit().arg("tokenize").arg(smollm2()).arg("--jsonl").write_stdin("\"a\"\nnope\n"),
     );
@@ -184,7 +184,7 @@ fn lines_that_are_no_json_are_numbered() {
 }
 
 #[test]
-fn dequant_names_an_unknown_format_and_a_partial_block() {
+fn dequant_errors_name_unknown_format_and_partial_block() {
     let line = error_line(kjit().args(["dequant", "--type", "Q9_9", "--hex"]).write_stdin(""), 1);
     assert!(line.contains("Q9_9"), "{line}");
     let line =
@@ -196,7 +196,7 @@ fn dequant_names_an_unknown_format_and_a_partial_block() {
 }
 
 #[test]
-fn a_number_that_a_flag_cannot_take_is_wrong_usage_that_names_the_flag_also_when_negative() {
+fn out_of_range_number_error_names_the_flag() {
     for (flag, value, want) in [
         ("--tokens", "-1", "whole number"),
         ("--context", "-1", "above 0"),
@@ -211,7 +211,7 @@ fn a_number_that_a_flag_cannot_take_is_wrong_usage_that_names_the_flag_also_when
 }
 
 #[test]
-fn a_negative_number_names_the_flag_wherever_a_number_is_taken() {
+fn negative_number_error_names_the_flag() {
     for args in [
         &["bench", "m.gguf", "-p", "-1"][..],
         &["bench", "m.gguf", "-d", "-1"],
@@ -229,7 +229,7 @@ fn a_negative_number_names_the_flag_wherever_a_number_is_taken() {
 }
 
 #[test]
-fn a_vocabulary_alone_is_said_to_be_one() {
+fn vocabulary_only_file_is_identified() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("vocabulary.gguf");
     // A header with one key, the architecture, and without tensors.
@@ -245,7 +245,7 @@ fn a_vocabulary_alone_is_said_to_be_one() {
 }
 
 #[test]
-fn a_compiler_that_was_named_and_cannot_be_used_is_in_the_error() {
+fn unusable_configured_compiler_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let mut warm = kjit();
     warm.args(["warm", "--arch", "gfx1201", "--cache-dir"])
@@ -257,7 +257,7 @@ fn a_compiler_that_was_named_and_cannot_be_used_is_in_the_error() {
 }
 
 #[test]
-fn a_chat_template_that_takes_all_memory_or_time_is_an_error_and_no_signal() {
+fn endless_chat_template_is_an_error_without_crash() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hostile.gguf");
     let mut bytes = fs::read(smollm2()).unwrap();
@@ -284,7 +284,7 @@ fn a_chat_template_that_takes_all_memory_or_time_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn an_empty_prompt_is_not_answered() {
+fn empty_prompt_is_refused() {
     for arguments in
         [&["-p", ""][..], &["-p", " \n"], &["--system", "Be brief."], &["--raw", "-p", ""]]
     {
@@ -294,7 +294,7 @@ fn an_empty_prompt_is_not_answered() {
 }
 
 #[test]
-fn a_measurement_of_nothing_or_of_more_than_there_is_room_for_is_refused() {
+fn empty_or_oversized_benchmark_is_refused() {
     for (arguments, word) in [
         (&["-p", "0", "-n", "0"][..], "nothing to measure"),
         (&["-p", "8", "-n", "4", "-d", "18446744073709551615"], "give a smaller -c"),
@@ -309,7 +309,7 @@ fn a_measurement_of_nothing_or_of_more_than_there_is_room_for_is_refused() {
 }
 
 #[test]
-fn a_folder_that_is_no_bundle_is_said_to_be_none_and_a_reason_is_given_once() {
+fn folder_without_bundle_is_refused_once() {
     let dir = tempfile::tempdir().unwrap();
     let line = error_line(kjit().args(["doctor", "--bundle"]).arg(dir.path()), 1);
     assert!(line.contains("no proof bundle"), "{line}");
@@ -320,7 +320,7 @@ fn a_folder_that_is_no_bundle_is_said_to_be_none_and_a_reason_is_given_once() {
 }
 
 #[test]
-fn a_missing_compiler_is_one_line_not_one_for_each_kernel() {
+fn missing_compiler_is_one_line_for_all_kernels() {
     let dir = tempfile::tempdir().unwrap();
     let mut warm = kjit();
     warm.args(["warm", "--arch", "sm_90,sm_90", "--compiler", "hiprtc", "--cache-dir"])
@@ -335,7 +335,7 @@ fn a_missing_compiler_is_one_line_not_one_for_each_kernel() {
 }
 
 #[test]
-fn a_full_disk_under_stdout_is_named() {
+fn full_disk_under_stdout_is_named() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let run = std::process::Command::new(env!("CARGO_BIN_EXE_kjit"))
         .arg("inspect")
@@ -351,7 +351,7 @@ fn a_full_disk_under_stdout_is_named() {
 }
 
 #[test]
-fn a_context_that_nothing_can_hold_is_refused_by_its_flag() {
+fn impossible_context_is_refused_with_flag() {
     let dir = tempfile::tempdir().unwrap();
     let (smollm2, huge) = (smollm2(), u64::MAX.to_string());
     for command in [
@@ -368,7 +368,7 @@ fn a_context_that_nothing_can_hold_is_refused_by_its_flag() {
 }
 
 #[test]
-fn a_vocabulary_that_is_not_as_large_as_the_embedding_is_refused() {
+fn vocabulary_and_embedding_size_mismatch_is_refused() {
     // The text of the last token is appended to the token before it: one token less in the same
     // number of bytes.
     let mut bytes = fs::read(smollm2()).unwrap();
@@ -394,7 +394,7 @@ fn a_vocabulary_that_is_not_as_large_as_the_embedding_is_refused() {
 }
 
 #[test]
-fn scores_that_are_no_numbers_are_an_error_and_no_answer() {
+fn nan_scores_are_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let (path, text) = (dir.path().join("damaged.gguf"), dir.path().join("text.txt"));
     let doc: serde_json::Value =
@@ -422,7 +422,7 @@ fn scores_that_are_no_numbers_are_an_error_and_no_answer() {
 }
 
 #[test]
-fn a_template_of_ones_own_is_used_and_one_that_cannot_be_read_is_named() {
+fn custom_template_is_used_and_unreadable_one_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("own.jinja");
     fs::write(&path, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}").unwrap();

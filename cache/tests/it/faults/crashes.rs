@@ -12,7 +12,7 @@ use super::support::{
 };
 
 #[test]
-fn a_process_killed_at_any_system_call_of_make_and_publish_leaves_no_lock_and_no_torn_entry() {
+fn kill_during_publish_leaves_no_lock_or_torn_entry() {
     let scratch = scratch();
     let (mut crashes, mut published) = (0, 0);
     for call in 1.. {
@@ -53,7 +53,7 @@ fn a_process_killed_at_any_system_call_of_make_and_publish_leaves_no_lock_and_no
 }
 
 #[test]
-fn a_process_killed_at_any_system_call_of_an_eviction_leaves_good_entries_and_a_cap_that_holds() {
+fn kill_during_eviction_leaves_valid_entries_below_cap() {
     let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let mut crashes = 0;
     for call in 1.. {
@@ -91,7 +91,7 @@ fn a_process_killed_at_any_system_call_of_an_eviction_leaves_good_entries_and_a_
 }
 
 #[test]
-fn processes_killed_at_random_times_leave_every_entry_whole() {
+fn random_kills_leave_every_entry_intact() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;

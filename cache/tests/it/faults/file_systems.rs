@@ -26,7 +26,7 @@ fn assert_says(output: &str, parts: &[&str]) {
 }
 
 #[test]
-fn clean_up_that_fails_with_ebusy_after_the_rename_changes_nothing() {
+fn ebusy_in_cleanup_after_rename_is_harmless() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     let rules = format!("unlink:{}:0:-1:", libc::EBUSY);
@@ -43,7 +43,7 @@ fn clean_up_that_fails_with_ebusy_after_the_rename_changes_nothing() {
 }
 
 #[test]
-fn a_handle_that_goes_stale_is_looked_up_again() {
+fn stale_handle_is_looked_up_again() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     make(&open(&dir), "k");
@@ -62,7 +62,7 @@ fn a_handle_that_goes_stale_is_looked_up_again() {
 }
 
 #[test]
-fn a_reader_that_does_not_see_the_winners_file_yet_still_answers_right() {
+fn lookup_is_correct_before_winners_file_is_visible() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     make(&open(&dir), "k");
@@ -79,7 +79,7 @@ fn a_reader_that_does_not_see_the_winners_file_yet_still_answers_right() {
 }
 
 #[test]
-fn a_file_system_without_locks_is_used_without_locks() {
+fn file_system_without_locks_works_unlocked() {
     let scratch = scratch();
     for (errno, name) in [(libc::ENOLCK, "nolck"), (libc::EOPNOTSUPP, "notsupp"), (libc::EIO, "io")]
     {
@@ -108,7 +108,7 @@ fn where_met(call: &str) -> &'static str {
 }
 
 #[test]
-fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
+fn failed_write_leaves_no_partial_file() {
     let scratch = scratch();
     let (calls, mut tried) = (["open", "mkdir", "write", "fsync", "rename"], 0);
     for errno in [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EXDEV] {
@@ -137,7 +137,7 @@ fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
 /// EDQUOT from the n-th call of each kind on, as with an exceeded quota, and in the middle of a
 /// write. Few kernels have a tmpfs with quotas, so the preloaded library returns the error.
 #[test]
-fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_on() {
+fn quota_error_at_any_call_leaves_no_partial_file() {
     let scratch = scratch();
     let mut tried = 0;
     for call in ["open", "mkdir", "write", "half", "fsync", "rename"] {
@@ -180,7 +180,7 @@ fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_
 }
 
 #[test]
-fn a_full_disk_costs_the_cache_and_not_the_program() {
+fn full_disk_disables_caching_but_program_continues() {
     for free_pages in 0..12 {
         let Some(disk) = Tmpfs::mount("size=128k,mode=700") else { return };
         let dir = disk.path().join("cache");
@@ -212,7 +212,7 @@ fn a_full_disk_costs_the_cache_and_not_the_program() {
 }
 
 #[test]
-fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
+fn inode_exhaustion_disables_caching_but_program_continues() {
     for inodes in 2..14 {
         let Some(disk) = Tmpfs::mount(&format!("size=1m,nr_inodes={inodes},mode=700")) else {
             return;
@@ -235,7 +235,7 @@ fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
 /// A real quota, if tmpfs supports it (Linux 6.6 and later, with the build option). The test above
 /// covers EDQUOT in any case.
 #[test]
-fn a_quota_that_is_used_up_costs_the_cache_and_not_the_program() {
+fn exhausted_quota_disables_caching_but_program_continues() {
     if !super::support::is_root() {
         return;
     }
@@ -259,7 +259,7 @@ fn a_quota_that_is_used_up_costs_the_cache_and_not_the_program() {
 }
 
 #[test]
-fn opening_and_looking_up_make_at_most_one_call_more_among_20000_entries_than_among_one() {
+fn lookup_calls_do_not_grow_with_entry_count() {
     let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let (small, large) = (scratch.path().join("small"), scratch.path().join("large"));
     let calls = |dir: &Path| {
@@ -287,7 +287,7 @@ fn opening_and_looking_up_make_at_most_one_call_more_among_20000_entries_than_am
 }
 
 #[test]
-fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
+fn read_only_cache_keeps_new_entries_in_memory() {
     let Some(disk) = Tmpfs::mount("size=1m,mode=700") else { return };
     let dir = disk.path().join("cache");
     make(&open(&dir), "old");
@@ -320,7 +320,7 @@ fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
 }
 
 #[test]
-fn a_cache_removed_while_it_is_open_is_made_again() {
+fn cache_removed_while_open_is_recreated() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     let cache = open(&dir);
@@ -351,7 +351,7 @@ fn put_with_clock(dir: &Path, maker: &str, seconds: i64) {
 }
 
 #[test]
-fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest() {
+fn newest_build_is_found_despite_wrong_clocks_and_mtimes() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     let source = Key::builder("fault").content("source", "clock").finish();
@@ -383,7 +383,7 @@ pub fn put(dir: &Path, maker: &str) {
 }
 
 #[test]
-fn the_same_files_reached_by_another_path_are_hits() {
+fn copied_cache_directory_gives_hits() {
     let scratch = scratch();
     let (first, second) = (scratch.path().join("first"), scratch.path().join("elsewhere/second"));
     make(&open(&first), "k");

@@ -19,7 +19,7 @@ fn times_made(dir: &Path) -> usize {
 }
 
 #[test]
-fn sixty_four_processes_racing_for_a_cold_key_make_it_once() {
+fn processes_racing_for_a_cold_key_make_it_once() {
     let scratch = scratch();
     for round in 0..3 {
         let dir = scratch.path().join(format!("cache{round}"));
@@ -39,7 +39,7 @@ fn sixty_four_processes_racing_for_a_cold_key_make_it_once() {
 }
 
 #[test]
-fn a_lock_held_by_a_stopped_process_is_waited_for_until_the_deadline_and_no_longer() {
+fn lock_of_stopped_process_is_awaited_until_deadline() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     let holder = Killed(child("hang", &dir).spawn().unwrap());
@@ -65,7 +65,7 @@ fn a_lock_held_by_a_stopped_process_is_waited_for_until_the_deadline_and_no_long
 }
 
 #[test]
-fn a_maker_that_is_killed_frees_its_key_for_those_who_wait() {
+fn killed_maker_frees_its_key_for_waiters() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     let mut holder = Killed(child("hang", &dir).spawn().unwrap());
@@ -91,7 +91,7 @@ fn a_maker_that_is_killed_frees_its_key_for_those_who_wait() {
 }
 
 #[test]
-fn a_winner_whose_file_shows_only_after_its_lock_is_free_is_not_made_twice() {
+fn late_visible_file_is_not_made_twice() {
     let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let mut made = 0;
     for round in 0..10 {
@@ -126,7 +126,7 @@ fn a_winner_whose_file_shows_only_after_its_lock_is_free_is_not_made_twice() {
 }
 
 #[test]
-fn one_hundred_and_twenty_eight_threads_use_one_cache_while_it_evicts_and_quarantines() {
+fn threads_share_a_cache_during_eviction_and_quarantine() {
     let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let config =
         Config::for_app("fault").ignore_environment().dir(scratch.path()).max_bytes(500_000);
@@ -156,7 +156,7 @@ fn one_hundred_and_twenty_eight_threads_use_one_cache_while_it_evicts_and_quaran
 }
 
 #[test]
-fn a_cache_that_was_used_before_a_fork_works_on_both_sides_of_it() {
+fn cache_works_in_both_processes_after_fork() {
     let scratch = scratch();
     finish(&mut child("fork", &scratch.path().join("cache")));
 }

@@ -44,7 +44,7 @@ fn assert_refused(dir: &Path, reason: &str) {
 }
 
 #[test]
-fn directories_and_files_are_made_for_their_owner_alone_whatever_the_umask() {
+fn files_are_private_to_owner_with_any_umask() {
     let scratch = scratch();
     let dir = scratch.path().join("deep/cache");
     let mut command = child("make", &dir);
@@ -67,7 +67,7 @@ fn directories_and_files_are_made_for_their_owner_alone_whatever_the_umask() {
 }
 
 #[test]
-fn a_world_writable_directory_is_refused() {
+fn world_writable_directory_is_refused() {
     let scratch = scratch();
     let dir = filled(scratch.path());
     for bits in [0o777, 0o1777, 0o702] {
@@ -87,7 +87,7 @@ fn a_world_writable_directory_is_refused() {
 }
 
 #[test]
-fn a_directory_of_another_user_is_refused() {
+fn directory_of_other_user_is_refused() {
     if !is_root() {
         return;
     }
@@ -107,7 +107,7 @@ fn a_directory_of_another_user_is_refused() {
 }
 
 #[test]
-fn an_entry_of_another_user_or_writable_for_others_is_never_run() {
+fn entry_owned_or_writable_by_others_is_never_returned() {
     let scratch = scratch();
     let dir = filled(scratch.path());
     let file = entry_path(&dir, &key("k"));
@@ -135,7 +135,7 @@ fn an_entry_of_another_user_or_writable_for_others_is_never_run() {
 }
 
 #[test]
-fn no_link_is_followed_wherever_it_stands() {
+fn symlinks_are_not_followed_at_any_depth() {
     let scratch = scratch();
     let elsewhere = filled(&scratch.path().join("elsewhere"));
     let link = scratch.path().join("cache");
@@ -166,7 +166,7 @@ fn no_link_is_followed_wherever_it_stands() {
 }
 
 #[test]
-fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
+fn symlink_swap_race_never_returns_foreign_entry() {
     if !is_root() {
         return;
     }
@@ -217,7 +217,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
 }
 
 #[test]
-fn a_cache_in_a_read_only_directory_is_readable_by_other_users() {
+fn read_only_cache_is_readable_by_other_users() {
     if !is_root() {
         return;
     }
@@ -233,7 +233,7 @@ fn a_cache_in_a_read_only_directory_is_readable_by_other_users() {
 }
 
 #[test]
-fn without_home_and_passwd_entry_the_cache_lives_in_memory() {
+fn cache_without_home_and_passwd_entry_is_in_memory() {
     if !is_root() {
         return;
     }
@@ -248,7 +248,7 @@ fn without_home_and_passwd_entry_the_cache_lives_in_memory() {
 }
 
 #[test]
-fn a_home_that_is_not_there_or_cannot_be_written_costs_a_warning() {
+fn missing_or_unwritable_home_gives_a_warning() {
     if !is_root() {
         return;
     }
@@ -270,7 +270,7 @@ fn a_home_that_is_not_there_or_cannot_be_written_costs_a_warning() {
 }
 
 #[test]
-fn the_users_cache_is_made_where_the_platform_wants_it() {
+fn user_cache_follows_xdg_directories() {
     let scratch = scratch();
     let output = finish(
         child("user", &scratch.path().join("log"))
@@ -289,7 +289,7 @@ fn the_users_cache_is_made_where_the_platform_wants_it() {
 }
 
 #[test]
-fn packs_named_by_the_environment_are_read_and_missing_ones_are_said() {
+fn packs_from_environment_are_read_and_missing_ones_reported() {
     let scratch = scratch();
     let maker = filled(&scratch.path().join("maker"));
     let packs = scratch.path().join("packs");
@@ -307,7 +307,7 @@ fn packs_named_by_the_environment_are_read_and_missing_ones_are_said() {
 }
 
 #[test]
-fn in_a_setuid_program_the_cache_is_off() {
+fn setuid_program_disables_the_cache() {
     if !is_root() {
         return;
     }

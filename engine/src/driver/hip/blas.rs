@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_rocblas_there_is_one_clean_error_that_says_it_is_optional() {
+    fn missing_rocblas_error_says_it_is_optional() {
         match open_library() {
             Ok(rocblas) => {
                 eprintln!("SKIPPED: rocBLAS is here ({})", rocblas.opened().place.display())

@@ -11,7 +11,7 @@ fn newer(include: &std::path::Path) -> bool {
 }
 
 #[test]
-fn every_signature_is_the_headers_own() {
+fn hip_signatures_match_header() {
     let Some(include) = check::headers("hip/hip_runtime_api.h") else { return };
     let base = "#include <hip/hip_runtime_api.h>\n";
     // A header cannot check newer calls that it does not declare.
@@ -38,7 +38,7 @@ fn every_signature_is_the_headers_own() {
 }
 
 #[test]
-fn every_number_is_the_headers_own() {
+fn hip_constants_match_header() {
     let Some(include) = check::headers("hip/hip_runtime_api.h") else { return };
     let mut text = String::from("#include <hip/hip_runtime_api.h>\n#include <cstddef>\n");
     let mut equal = |left: &str, right: u64| {

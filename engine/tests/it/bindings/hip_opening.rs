@@ -17,7 +17,7 @@ fn hip() -> Option<Hip> {
 }
 
 #[test]
-fn the_runtime_has_every_call_that_its_version_should_have() {
+fn runtime_has_every_call_of_its_version() {
     let Some(hip) = hip() else { return };
     for name in hip.missing() {
         assert!(NEWER_CALLS.contains(&name), "{} lacks {name}", hip.opened().place.display());
@@ -32,7 +32,7 @@ fn the_runtime_has_every_call_that_its_version_should_have() {
 }
 
 #[test]
-fn without_a_gpu_starting_and_counting_say_so_in_a_sentence() {
+fn runtime_without_gpu_reports_no_device() {
     let Some(hip) = hip() else { return };
     if std::path::Path::new("/dev/kfd").exists() {
         eprintln!("SKIPPED: there is a GPU here");
@@ -51,7 +51,7 @@ fn without_a_gpu_starting_and_counting_say_so_in_a_sentence() {
 }
 
 #[test]
-fn a_call_that_the_library_lacks_fails_alone_and_is_named() {
+fn missing_library_call_fails_alone_by_name() {
     let Some(hip) = hip() else { return };
     if !hip.missing().contains(&"hipGraphUpload") {
         eprintln!("SKIPPED: this runtime is new enough to have every call");
@@ -65,7 +65,7 @@ fn a_call_that_the_library_lacks_fails_alone_and_is_named() {
 }
 
 #[test]
-fn what_is_not_there_is_told_with_every_place_and_the_package() {
+fn missing_library_error_lists_places_and_package() {
     let search = hip_sys::Search {
         library: "the runtime",
         names: &["libkjit-no-such.so.2", "libkjit-no-such.so"],
@@ -86,7 +86,7 @@ fn what_is_not_there_is_told_with_every_place_and_the_package() {
 }
 
 #[test]
-fn a_file_that_is_there_and_no_library_is_told_in_the_loaders_words() {
+fn invalid_library_error_quotes_the_loader() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libamdhip64.so.6");
     std::fs::write(&file, b"not a library").unwrap();
@@ -95,7 +95,7 @@ fn a_file_that_is_there_and_no_library_is_told_in_the_loaders_words() {
 }
 
 #[test]
-fn every_code_has_one_row_a_name_and_a_sentence() {
+fn error_codes_are_sorted_with_names_and_descriptions() {
     for (i, row) in codes::CODES.iter().enumerate() {
         assert!(row.name.starts_with("hipError") && row.says.len() > 8, "{row:?}");
         assert!(
@@ -106,7 +106,7 @@ fn every_code_has_one_row_a_name_and_a_sentence() {
 }
 
 #[test]
-fn elements_that_mean_the_working_directory_are_left_out() {
+fn search_path_skips_working_directory_elements() {
     let dir = std::env::temp_dir().join(format!("kjit-loader-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let file = dir.join("libkjit-none.so.1");

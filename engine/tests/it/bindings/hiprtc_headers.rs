@@ -4,7 +4,7 @@ use super::check;
 use hiprtc_sys::{CODES, Comgr, Hiprtc};
 
 #[test]
-fn every_signature_and_code_of_hiprtc_is_the_headers_own() {
+fn hiprtc_signatures_and_codes_match_header() {
     let Some(include) = check::headers("hip/hiprtc.h") else { return };
     let mut text = String::from("#include <hip/hiprtc.h>\n#include <cstddef>\n");
     text.push_str(&check::assertions("hiprtcResult", Hiprtc::SIGNATURES, &[]));
@@ -23,7 +23,7 @@ fn every_signature_and_code_of_hiprtc_is_the_headers_own() {
 }
 
 #[test]
-fn every_signature_of_comgr_is_the_headers_own() {
+fn comgr_signatures_match_header() {
     let Some((include, header)) =
         ["amd_comgr.h", "amd_comgr/amd_comgr.h"].iter().find_map(|h| Some((check::headers(h)?, h)))
     else {

@@ -3,7 +3,7 @@
 use hiprtc_sys::{Comgr, Hiprtc, SEARCH};
 
 #[test]
-fn the_compiler_opens_with_every_call_and_its_comgr_lists_the_architectures() {
+fn hiprtc_opens_and_comgr_lists_architectures() {
     let hiprtc = match Hiprtc::open(Vec::new) {
         Ok(hiprtc) => hiprtc,
         Err(hip_sys::Error::NotFound { .. }) => {

@@ -32,13 +32,13 @@ fn held(folder: &Path, include: &str, stream: &str) {
 }
 
 #[test]
-fn every_signature_code_and_number_is_rccls_own() {
+fn rccl_bindings_match_header() {
     let Some(folder) = check::headers("rccl/rccl.h") else { return };
     held(&folder, "#include <rccl/rccl.h>", "hipStream_t");
 }
 
 #[test]
-fn every_signature_code_and_number_is_nccls_own() {
+fn nccl_bindings_match_header() {
     let Some(folder) = check::headers("nccl.h") else { return };
     // The header includes a header of CUDA, from which it needs one type.
     let header = std::fs::read_to_string(folder.join("nccl.h")).unwrap();

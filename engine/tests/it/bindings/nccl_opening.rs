@@ -3,7 +3,7 @@
 use nccl_sys::{NCCL, Nccl, RCCL};
 
 #[test]
-fn without_the_library_the_error_names_it_the_places_and_what_to_do() {
+fn missing_nccl_error_names_library_places_and_package() {
     for (search, name) in [(NCCL, "libnccl.so.2"), (RCCL, "librccl.so.1")] {
         match Nccl::open(&search, Vec::new) {
             Ok(nccl) => assert_eq!(nccl.missing(), [""; 0]),

@@ -4,7 +4,7 @@ use super::check;
 use rocblas_sys::{CODES, Rocblas, datatype, operation, rocblas_gemm_algo_standard};
 
 #[test]
-fn every_signature_code_and_number_is_the_headers_own() {
+fn rocblas_bindings_match_header() {
     let Some(include) = check::headers("rocblas/rocblas.h") else { return };
     let mut text = String::from("#include <rocblas/rocblas.h>\n");
     text.push_str(&check::assertions("rocblas_status", Rocblas::SIGNATURES, &[]));

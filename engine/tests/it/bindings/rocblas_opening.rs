@@ -3,7 +3,7 @@
 use rocblas_sys::{Rocblas, SEARCH};
 
 #[test]
-fn without_the_library_the_error_names_it_the_places_and_what_to_do() {
+fn missing_rocblas_error_names_library_places_and_package() {
     match Rocblas::open(Vec::new) {
         Ok(rocblas) => assert_eq!(rocblas.missing(), [""; 0]),
         Err(error) => {

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_has_as_few_rows_as_one() {
+    fn embed_case_accepts_few_rows() {
         let target = Target::parse("gfx1100").unwrap();
         for each_own in [false, true] {
             let spec = EmbedSpec { layout: Layout::new(&ALL[0], 64).unwrap(), each_own };

@@ -69,6 +69,8 @@ impl Cases for MapSpec {
         add(Map::Dot { each: 517 }, 1, false, 3)?;
         add(Map::FromTiles, 70, true, 67)?;
         for each_own in [false, true] {
+            add(Map::Adapters { each: 32, each_own }, 3 * 32, false, 5)?;
+            add(Map::Adapters { each: 7, each_own }, 41 * 7, true, 3)?;
             add(Map::Rotate { head: 20, dims: 12, halves: true, each_own }, 3 * 20, false, 3)?;
             add(Map::Rotate { head: 8, dims: 8, halves: false, each_own }, 40 * 8, true, 3)?;
             add(
@@ -183,6 +185,15 @@ mod oracle {
                 (random.normals(rows * spec.a_cols(), 2.0), vec![])
             }
             Map::AddChosen { each } => (vec![], random.normals(experts * each, 1.0)),
+            Map::Adapters { .. } => {
+                // Some factors are 0, also that of the first element, which must not become NaN.
+                let mut factors = random.normals(rows * spec.a_cols(), 2.0);
+                factors.iter_mut().step_by(3).for_each(|f| *f = 0.0);
+                if let Some(first) = x.first_mut() {
+                    *first = f32::INFINITY;
+                }
+                (factors, vec![])
+            }
             Map::Rotate { dims, .. } => {
                 let frequencies: Vec<f64> = (0..dims / 2).map(|i| 0.7f64.powi(i as i32)).collect();
                 // Rows are at the fourth position and later, or anywhere in the first sixteen.
@@ -192,11 +203,12 @@ mod oracle {
         };
         let own =
             matches!(map, Map::Rotate { each_own: true, .. } | Map::Temper { each_own: true, .. });
+        let slots = matches!(map, Map::Adapters { each_own: true, .. });
         let which: Vec<u32> = match map {
             Map::AddChosen { each } => {
                 (0..rows * cols / each).map(|_| random.below(experts) as u32).collect()
             }
-            _ if own => (0..rows as u32).map(|r| (r + 1) % rows as u32).collect(),
+            _ if own || slots => (0..rows as u32).map(|r| (r + 1) % rows as u32).collect(),
             _ => vec![],
         };
         let position: Vec<u32> = match map {
@@ -274,6 +286,13 @@ mod oracle {
                             turned(f(&x, at(base + one)), f(&x, at(base + two)))
                         } else {
                             f(&x, at(c))
+                        }
+                    }
+                    Map::Adapters { each, .. } => {
+                        let slot = if slots { which[row] as usize } else { 0 };
+                        match f(&a, slot * (cols / each) + c / each) {
+                            0.0 => 0.0,
+                            factor => factor * f(&x, at(c)),
                         }
                     }
                     Map::Temper { period, offset, .. } => {

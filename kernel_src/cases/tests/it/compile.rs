@@ -104,11 +104,11 @@ fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, u
 }
 
 #[test]
-fn no_kernel_spills_on_nvidia() {
+fn kernels_do_not_spill_on_nvidia() {
     none_spills(Vendor::Nvidia, "nvrtc", Isolation::InProcess, &[("sm_75", 4), ("sm_90", 2)]);
 }
 
 #[test]
-fn the_real_hiprtc_compiles_the_kernels_and_none_spills() {
+fn hiprtc_compiles_all_kernels_without_spills() {
     none_spills(Vendor::Amd, "hiprtc", Isolation::Children, &[("gfx90a", 4), ("gfx1030", 4)]);
 }

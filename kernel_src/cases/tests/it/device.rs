@@ -25,7 +25,7 @@ fn run(engine: &Engine, device: &Device, case: &Case) -> Result<(), String> {
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn every_case_is_right_on_the_device() {
+fn every_case_is_correct_on_device() {
     let folder = std::env::temp_dir().join(format!("kjit-cases-{}", std::process::id()));
     let engine = Engine::new(Config::new().cache_dir(&folder).isolation(Isolation::InProcess));
     let asked = std::env::var("KJIT_TEST_DEVICE").unwrap_or_else(|_| "auto".to_owned());
@@ -137,7 +137,7 @@ fn sums(
 
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
-fn two_streams_of_the_device_add_up_in_its_memory_and_in_the_hosts() {
+fn two_streams_reduce_in_device_and_host_memory() {
     if std::env::var_os("KJIT_TEST_SHARD").is_some() {
         eprintln!(
             "SKIPPED: parts are run under tools that let no two kernels run at once, and these \

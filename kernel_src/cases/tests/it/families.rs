@@ -39,7 +39,7 @@ fn all_cases() -> Vec<Case> {
 }
 
 #[test]
-fn every_family_has_a_name_of_its_own_and_a_sample() {
+fn every_family_has_a_unique_name_and_a_sample() {
     let names: BTreeSet<&str> = FAMILIES.iter().copied().collect();
     assert_eq!(names.len(), FAMILIES.len());
     let sampled: BTreeSet<&str> = samples().iter().map(|(_, s)| s.spec.family()).collect();
@@ -47,7 +47,7 @@ fn every_family_has_a_name_of_its_own_and_a_sample() {
 }
 
 #[test]
-fn what_is_shipped_for_a_spec_is_in_force_whatever_its_family() {
+fn shipped_tuning_applies_to_every_family() {
     let mut consulted = BTreeSet::new();
     let mut choosers = BTreeSet::new();
     for (target, sample) in samples() {
@@ -68,7 +68,7 @@ fn what_is_shipped_for_a_spec_is_in_force_whatever_its_family() {
 }
 
 #[test]
-fn every_shipped_line_that_has_a_sample_is_what_the_sample_is_compiled_as() {
+fn samples_are_compiled_with_their_shipped_tuning() {
     let target = Target::parse("sm_90").unwrap();
     let rows: Vec<_> = kjit_kernels::tuning::shipped::all().map(Result::unwrap).collect();
     let mut met = 0;
@@ -83,7 +83,7 @@ fn every_shipped_line_that_has_a_sample_is_what_the_sample_is_compiled_as() {
 }
 
 #[test]
-fn a_launch_has_the_block_that_its_kernel_was_compiled_for() {
+fn launch_uses_compiled_block_size() {
     for (target, s) in samples() {
         let launch = s.spec.launch(&target, 48, Size { tokens: 3, past: 70 }).unwrap();
         assert_eq!(launch.geometry.block, [s.kernel.block, 1, 1], "{} on {target}", s.name);
@@ -128,7 +128,7 @@ fn parameters(kernel: &Kernel) -> Vec<(Kind, Option<String>)> {
 }
 
 #[test]
-fn the_arguments_of_every_family_are_those_of_its_kernels() {
+fn family_arguments_match_their_kernels() {
     let mut met = BTreeSet::new();
     for (_, s) in samples() {
         if !met.insert(s.kernel.entry) {
@@ -150,7 +150,7 @@ fn the_arguments_of_every_family_are_those_of_its_kernels() {
 }
 
 #[test]
-fn every_family_has_cases_whose_arguments_are_as_declared() {
+fn every_family_has_cases_with_declared_arguments() {
     let mut met = BTreeMap::new();
     for case in all_cases() {
         for (arg, declared) in case.args.iter().zip(case.declared) {
@@ -197,7 +197,7 @@ fn code(path: &Path) -> String {
 }
 
 #[test]
-fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
+fn families_are_named_only_in_module_and_registry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let root = root.as_path();
     let registry = std::fs::read_to_string(root.join("kernel_src/src/spec.rs")).unwrap();
@@ -259,7 +259,7 @@ fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
 }
 
 #[test]
-fn no_line_of_a_kernel_is_longer_than_100() {
+fn kernel_source_lines_end_at_column_100() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu");
     let mut lines = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {

@@ -5,7 +5,7 @@ use kjit_kernel_cases::matrix::representative;
 use kjit_kernels::issue;
 
 #[test]
-fn every_line_is_of_a_sample_and_loads_at_least_what_it_must() {
+fn issue_rows_match_samples_and_load_minimum_bytes() {
     for row in issue::all() {
         let target = Target::parse(row.arch).unwrap();
         let samples = representative(&target).unwrap();

@@ -58,7 +58,7 @@ fn accumulates(word: u32) -> bool {
 /// Debian's clang 19 is tested: it copies accumulation registers of gfx908 through a vector
 /// register that it does not write.
 #[test]
-fn clang_19_does_not_copy_gfx908s_accumulation_registers_rightly() {
+fn clang_19_miscompiles_gfx908_accumulation_register_copies() {
     let Some((engine, folder)) = clang("copies") else { return };
     let target = Target::parse("gfx908").unwrap();
     let major = engine.compiler_for(&target).unwrap().compiler.version.0;
@@ -75,7 +75,7 @@ fn clang_19_does_not_copy_gfx908s_accumulation_registers_rightly() {
 
 /// Attention does not use such copies if the compiler was not tested (`Product::of_attention`).
 #[test]
-fn attention_on_gfx908_leaves_accumulation_registers_alone() {
+fn gfx908_attention_avoids_accumulation_registers() {
     let Some((engine, folder)) = clang("gfx908") else { return };
     let spec = |heads, kv_heads, head_dim, storage| FlashSpec {
         heads,
@@ -129,7 +129,7 @@ fn mark(word: u32) -> Option<WriteBack> {
 /// barrier: the thread has already waited for its stores. Before the barrier the wait is present,
 /// because there are stores.
 #[test]
-fn blocks_of_gfx942_wait_for_what_they_write_back_before_they_tell_of_it() {
+fn gfx942_waits_for_write_back_before_signalling() {
     let Some((engine, folder)) = clang("gfx942") else { return };
     let target = Target::parse("gfx942").unwrap();
     let all = kjit_kernel_cases::matrix::representative(&target).unwrap();
@@ -167,7 +167,7 @@ fn clang(name: &str) -> Option<(Engine, PathBuf)> {
 }
 
 #[test]
-fn lanes_exchange_across_the_halves_of_a_wave_before_any_of_them_is_left_out() {
+fn wave_halves_exchange_before_lanes_are_masked() {
     let Some((engine, folder)) = clang("lanes") else { return };
     for arch in ["gfx1100", "gfx1201"] {
         let source = Source::new("sum", "sum.hip", SUM)

@@ -136,7 +136,7 @@ fn bytes(case: &Case, named: &str) -> usize {
 }
 
 #[test]
-fn a_case_made_another_variants_is_launched_as_that_variants_own() {
+fn varied_case_launches_like_a_case_of_its_own() {
     for arch in ["sm_86", "sm_90", "gfx1100", "gfx942"] {
         let target = Target::parse(arch).unwrap();
         for spec in specs().into_iter().filter(|s| s.covered(&target)) {
@@ -165,7 +165,7 @@ fn a_case_made_another_variants_is_launched_as_that_variants_own() {
 }
 
 #[test]
-fn every_family_with_a_choice_is_among_those_whose_variants_are_tried_here() {
+fn every_tunable_family_is_tested_here() {
     let target = Target::parse("sm_90").unwrap();
     let here: BTreeSet<&str> = specs().iter().map(|s| s.family()).collect();
     let samples = matrix::representative(&target).unwrap();
@@ -178,7 +178,7 @@ fn every_family_with_a_choice_is_among_those_whose_variants_are_tried_here() {
 }
 
 #[test]
-fn a_family_without_variants_has_no_other_case() {
+fn family_without_variants_cannot_be_varied() {
     let target = Target::parse("sm_90").unwrap();
     let spec: Spec = kjit_kernels::copy_rows::CopyRowsSpec { words: 64 }.into();
     let size = Size { tokens: 1, past: 0 };
@@ -188,7 +188,7 @@ fn a_family_without_variants_has_no_other_case() {
 }
 
 #[test]
-fn every_kernel_of_the_common_set_has_a_case_at_a_small_size() {
+fn common_set_kernels_have_small_cases() {
     let target = Target::parse("sm_90").unwrap();
     let few = Arc::default();
     for matrix::Sample { spec, .. } in matrix::representative(&target).unwrap() {
@@ -201,7 +201,7 @@ fn every_kernel_of_the_common_set_has_a_case_at_a_small_size() {
 
 /// Rows of matrices are made once, by the first request; all matrices begin with different rows.
 #[test]
-fn cases_that_cost_little_are_the_same_in_whatever_order_they_are_made() {
+fn shared_case_data_is_independent_of_order() {
     let target = Target::parse("gfx1100").unwrap();
     let made = |few: &Arc<SharedData>, name: &str, rows: usize| {
         let q = Format::by_name(name).unwrap();

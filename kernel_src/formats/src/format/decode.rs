@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_plane_and_scale_lies_inside_its_block() {
+    fn planes_and_scales_lie_inside_their_block() {
         for format in ALL {
             let Encoding::Blocks(b) = &format.encoding else { continue };
             let block = vec![0xa5; b.bytes];
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_of_a_plane_belongs_to_exactly_one_weight() {
+    fn each_plane_bit_belongs_to_one_weight() {
         for format in ALL {
             let Encoding::Blocks(b) = &format.encoding else { continue };
             let mut owned = vec![0u8; b.bytes];
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_block_is_refused_by_name() {
+    fn partial_block_is_refused_by_name() {
         let q4 = Format::by_name("q4_0").unwrap();
         let err = q4.decode(&[0; 17], &mut [0.0; 32]).unwrap_err();
         assert_eq!(err.to_string(), "17 bytes are not a whole number of Q4_0 blocks of 18 bytes");

@@ -11,7 +11,7 @@ fn unhex(s: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_format_decodes_to_the_oracles_bits() {
+fn formats_decode_to_oracle_bits() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/oracle/dequant.json");
     let oracle: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let types = oracle["types"].as_object().unwrap();
@@ -38,7 +38,7 @@ fn every_format_decodes_to_the_oracles_bits() {
 }
 
 #[test]
-fn a_format_that_kjit_has_not_is_none() {
+fn unknown_format_is_not_found() {
     assert_eq!(Format::by_name("Q8_K"), None);
     assert_eq!(Format::by_id(9999), None);
 }

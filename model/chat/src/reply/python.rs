@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_of_python_become_json_and_anything_else_is_no_call() {
+    fn python_literals_become_json_and_others_are_refused() {
         let one = |name: &str, arguments: &str| Some(vec![(name.to_owned(), arguments.to_owned())]);
         for (text, want) in [
             ("time()", one("time", "{}")),

@@ -269,7 +269,7 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
 }
 
 #[test]
-fn recorded_answers_are_read_the_same_however_the_stream_was_cut() {
+fn recorded_replies_parse_equally_at_any_split() {
     for (name, form, prompt, text, want) in recorded() {
         let parser = || ReplyParser::new(form, true, prompt);
         assert_eq!(read(parser(), &[text]), want, "{name}");
@@ -425,7 +425,7 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
 }
 
 #[test]
-fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_cut() {
+fn bare_tool_call_is_parsed_at_any_split() {
     for (name, form, text, want) in bare() {
         let parser =
             || ReplyParser::new(form, true, "").knowing(vec!["weather".into(), "time".into()]);
@@ -444,7 +444,7 @@ fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_
 /// An answer that is cut at any position shows no markers. Its calls are the complete ones and the
 /// start of another.
 #[test]
-fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
+fn truncated_reply_shows_no_markers_and_keeps_started_call() {
     let known = || {
         vec![
             "weather".to_owned(),
@@ -534,7 +534,7 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
 }
 
 #[test]
-fn without_tools_a_call_is_text() {
+fn call_without_tools_is_text() {
     let text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
     assert_eq!(read(ReplyParser::new(Form::Hermes, false, ""), &[text]), [content(text)]);
     let text = "{\"name\": \"f\", \"parameters\": {}}";
@@ -542,7 +542,7 @@ fn without_tools_a_call_is_text() {
 }
 
 #[test]
-fn in_content_that_keeps_to_a_schema_a_call_is_text_and_before_it_is_one() {
+fn call_inside_schema_content_is_text() {
     let either = || ReplyParser::either(Form::Hermes, "");
     let json = "{\"a\": \"<tool_call>{\\\"name\\\": 1}</tool_call> <think>\"}";
     for cut in (0..=json.len()).filter(|cut| json.is_char_boundary(*cut)) {
@@ -554,7 +554,7 @@ fn in_content_that_keeps_to_a_schema_a_call_is_text_and_before_it_is_one() {
 }
 
 #[test]
-fn marks_in_the_strings_of_json_in_the_last_channel_are_text() {
+fn markers_in_json_strings_of_last_channel_are_text() {
     let json = "{\"a\": \"<|end|><|start|>assistant<|channel|>analysis<|message|>\"}";
     let text = format!(
         "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{json}"
@@ -577,7 +577,7 @@ fn marks_in_the_strings_of_json_in_the_last_channel_are_text() {
 }
 
 #[test]
-fn templates_tell_their_form() {
+fn reply_form_is_detected_from_template() {
     for (template, form) in [
         ("… <|channel|> …", Form::Channels),
         ("[AVAILABLE_TOOLS] [TOOL_CALLS]", Form::Mistral),
@@ -592,7 +592,7 @@ fn templates_tell_their_form() {
 proptest::proptest! {
     /// No text makes a parser fail. The result does not depend on how the text is divided.
     #[test]
-    fn any_text_cut_anyhow_gives_the_same(
+    fn random_text_parses_equally_at_any_split(
         words in proptest::collection::vec(proptest::sample::select(vec![
             "<think>", "</think>", "<tool_call>", "</tool_call>", "{\"name\":\"f\"}", "{", "[TOOL_CALLS]", "[ARGS]", "<|channel|>",
             "analysis", "<|message|>", "<|start|>", "<|end|>", "<|call|>", " to=functions.f", "<|python_tag|>", " ", "\n", "ü", "x",

@@ -7,7 +7,7 @@ use kjit_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 #[test]
-fn a_chat_template_is_found_where_a_folder_may_have_it() {
+fn chat_template_is_found_in_all_folder_layouts() {
     let render = |folder: &Folder, jinja: Option<&str>| {
         let dir = tempfile::tempdir().unwrap();
         folder.write(dir.path(), 1);

@@ -49,7 +49,7 @@ fn too_much(source: &str) {
 }
 
 #[test]
-fn nesting_is_refused_before_it_takes_the_stack() {
+fn deep_nesting_is_refused_before_stack_overflow() {
     for n in [100, 5_000, 50_000] {
         for (open, inner, close) in [
             ("(", "1", ")"),
@@ -83,7 +83,7 @@ fn nesting_is_refused_before_it_takes_the_stack() {
 }
 
 #[test]
-fn chains_of_any_length_take_no_stack() {
+fn long_chains_do_not_use_stack() {
     let n = 50_000;
     let chain = |first: &str, link: &str| format!("{{{{ {first}{} }}}}", link.repeat(n));
     assert_eq!(render(&format!("{{{{ {}1 }}}}", "not ".repeat(n))).unwrap(), "True");
@@ -120,7 +120,7 @@ fn chains_of_any_length_take_no_stack() {
 }
 
 #[test]
-fn recursion_ends() {
+fn endless_recursion_is_stopped() {
     too_much("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}");
     too_much("{% macro m(x) %}{{ [[m(x)]] }}{% endmacro %}{{ m(1) }}");
     too_much(
@@ -147,7 +147,7 @@ fn recursion_ends() {
 }
 
 #[test]
-fn values_do_not_nest_without_end() {
+fn value_nesting_is_limited() {
     for grow in [
         "[ns.x]",
         "(ns.x,)",
@@ -208,7 +208,7 @@ fn values_do_not_nest_without_end() {
 }
 
 #[test]
-fn memory_ends_before_the_machines_does() {
+fn template_memory_is_limited() {
     let growing = |start: &str, grow: &str| {
         format!(
             "{{% set ns = namespace(x={start}, y='') %}}{{% for i in range(60) %}}{{% set ns.x = {grow} %}}{{% endfor %}}{{{{ ns.x|length }}}}"
@@ -307,7 +307,7 @@ fn memory_ends_before_the_machines_does() {
 }
 
 #[test]
-fn time_ends() {
+fn template_time_is_limited() {
     too_much(
         "{% for a in range(100000) %}{% for b in range(100000) %}{% set c = a * b %}{% endfor %}{% endfor %}",
     );
@@ -349,7 +349,7 @@ fn time_ends() {
 }
 
 #[test]
-fn odd_orders_and_numbers_are_no_panics() {
+fn odd_sorts_and_numbers_do_not_panic() {
     assert!(render("{{ [3, 1.5, true, 2]|sort }}").unwrap().starts_with("[True"));
     let nan = "{% set nan = 1e308 * 10 - 1e308 * 10 %}";
     assert!(render(&format!("{nan}{{{{ [nan, 1, nan, 0, 2, nan, -1]|sort|length }}}}")).is_ok());
@@ -384,7 +384,7 @@ fn odd_orders_and_numbers_are_no_panics() {
 }
 
 #[test]
-fn there_is_nothing_to_read_but_what_is_given() {
+fn template_cannot_read_files_or_attributes() {
     for source in [
         "{% include 'x' %}",
         "{% import 'x' as y %}",

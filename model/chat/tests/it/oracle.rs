@@ -7,7 +7,7 @@ use kjit_tokenizer::Tokenizer;
 use serde_json::Value;
 
 #[test]
-fn smollm2_renders_conversations_as_the_reference_does() {
+fn smollm2_conversations_match_the_reference() {
     let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     let file = Gguf::open(path).unwrap();
     let template = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap();
@@ -28,7 +28,7 @@ fn smollm2_renders_conversations_as_the_reference_does() {
 }
 
 #[test]
-fn a_file_without_a_template_gets_the_usual_one_for_its_tokens_and_says_so() {
+fn file_without_template_gets_default_with_note() {
     let Some(path) = model_path("vocab/ggml-vocab-llama-bpe.gguf") else { return };
     let file = Gguf::open(path).unwrap();
     let template = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap();
@@ -41,7 +41,7 @@ fn a_file_without_a_template_gets_the_usual_one_for_its_tokens_and_says_so() {
 }
 
 #[test]
-fn a_file_has_templates_by_name_and_one_for_tools() {
+fn named_templates_and_tool_template_are_used() {
     let Some(path) = model_path("vocab/ggml-vocab-command-r.gguf") else { return };
     let file = Gguf::open(path).unwrap();
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
@@ -63,7 +63,7 @@ fn a_file_has_templates_by_name_and_one_for_tools() {
 }
 
 #[test]
-fn a_file_without_a_template_or_turns_says_what_to_use() {
+fn missing_template_and_turn_tokens_give_advice() {
     let Some(path) = model_path("vocab/ggml-vocab-llama-spm.gguf") else { return };
     let file = Gguf::open(path).unwrap();
     let error = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap_err();

@@ -19,7 +19,7 @@ fn bytes() -> Tokenizer {
 }
 
 #[test]
-fn half_a_character_is_no_part_of_an_answer_that_was_cut() {
+fn incomplete_character_of_truncated_answer_is_dropped() {
     let t = bytes();
     let ids = t.encode("aé".as_bytes(), EncodeOptions::PLAIN);
     assert_eq!(ids.len(), 3);

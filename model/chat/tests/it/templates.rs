@@ -22,7 +22,7 @@ fn raw(case: &Value) -> String {
 }
 
 #[test]
-fn constructs_seen_in_the_wild_render_as_in_jinja2() {
+fn common_template_constructs_render_as_in_jinja2() {
     let cases: Vec<Value> = serde_json::from_str(&data("cases.json")).unwrap();
     assert!(cases.len() > 50);
     for (i, case) in cases.iter().enumerate() {
@@ -48,7 +48,7 @@ fn constructs_seen_in_the_wild_render_as_in_jinja2() {
 }
 
 #[test]
-fn an_error_names_the_template_and_the_line() {
+fn template_error_names_template_and_line() {
     let error = ChatTemplate::new("tokenizer.chat_template", "a\n{% if %}\n", None, None)
         .unwrap_err()
         .to_string();
@@ -66,7 +66,7 @@ fn an_error_names_the_template_and_the_line() {
 }
 
 #[test]
-fn a_template_that_never_ends_is_stopped() {
+fn endless_template_is_stopped() {
     let nested = "{% for a in range(100000) %}{% for b in range(100000) %}{% set c = a * b %}{% endfor %}{% endfor %}";
     let start = std::time::Instant::now();
     let error =
@@ -76,7 +76,7 @@ fn a_template_that_never_ends_is_stopped() {
 }
 
 #[test]
-fn a_template_that_writes_without_end_is_stopped() {
+fn endless_template_output_is_stopped() {
     let source = "{% set x = 'y' * 1000000 %}{% for a in range(100000) %}{{ x }}{% endfor %}";
     let error =
         template("t", source).render([Message::new("user", "x")], true).unwrap_err().to_string();
@@ -84,21 +84,21 @@ fn a_template_that_writes_without_end_is_stopped() {
 }
 
 #[test]
-fn text_in_messages_is_never_read_as_a_template() {
+fn message_text_is_never_parsed_as_template() {
     let t = template("t", "{{ messages[0].content }}");
     let hostile = "{{ 7*7 }} {% raw %} {# #}";
     assert_eq!(t.render([Message::new("user", hostile)], true).unwrap(), hostile);
 }
 
 #[test]
-fn the_date_is_there_for_templates_that_ask() {
+fn strftime_now_gives_the_current_date() {
     let t = template("t", "{{ strftime_now('%Y') }}");
     let year: u32 = t.render([Message::new("user", "x")], true).unwrap().parse().unwrap();
     assert!(year >= 2026);
 }
 
 #[test]
-fn a_caller_may_give_variables_of_the_template_but_not_the_conversation() {
+fn caller_sets_template_variables_but_not_messages() {
     let source = "{% if enable_thinking %}T{% endif %}{{ eos_token }}{{ messages[0].content }}";
     let template = ChatTemplate::new("t", source, None, Some("</s>".to_owned())).unwrap();
     let messages = r#"[{"role": "user", "content": "x"}]"#;
@@ -113,7 +113,7 @@ fn a_caller_may_give_variables_of_the_template_but_not_the_conversation() {
 /// One case for each filter, test, method and construct of jinja2's sandbox, made by
 /// `tests/data/chat/make_jinja.py`.
 #[test]
-fn every_filter_test_and_method_does_what_jinja2_does() {
+fn filters_tests_and_methods_match_jinja2() {
     /// kjit refuses names of characters, because it has no table of them.
     const REFUSED: [&str; 1] = ["\\N{BULLET}"];
     /// kjit accepts this, for templates that were not written for transformers.
@@ -150,7 +150,7 @@ fn every_filter_test_and_method_does_what_jinja2_does() {
 
 /// The table has a line for each name that jinja2 and Python have.
 #[test]
-fn the_table_of_constructs_leaves_no_name_out() {
+fn construct_table_covers_all_jinja2_names() {
     let table: Value = serde_json::from_str(&data("jinja.json")).unwrap();
     let source = data("jinja.txt");
     let tried = |kind: &str, name: &str| match kind {

@@ -4,6 +4,7 @@
 //! kernel of this crate instead.
 
 mod act;
+mod adapter_scale;
 mod add;
 mod affine;
 mod attention;
@@ -43,6 +44,7 @@ use matmul::products;
 fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     match op {
         Op::Act(op) => op.run(host, outs),
+        Op::AdapterScale(op) => op.run(host, outs),
         Op::Add(op) => op.run(host, outs),
         Op::Affine(op) => op.run(host, outs),
         Op::Attention(op) => op.run(host, outs),

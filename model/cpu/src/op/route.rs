@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_worth_its_two_best() {
+    fn expert_group_score_is_sum_of_best_two() {
         let mut choice = [0.9, 0.0, 0.0, 0.6, 0.5, 0.0, 0.7, 0.1, 0.1];
         leave_groups(Some(Groups { count: 3, used: 1 }), &mut choice);
         assert_eq!(choice.iter().filter(|c| c.is_finite()).count(), 3);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_are_what_they_say() {
+    fn gating_functions_match_their_formulas() {
         let (row, mut gated, mut choice) = ([0.0f32, 1.0, -2.0], [0.0; 3], [0.0; 3]);
         gate(&route(Gating::Softmax), &row, &mut gated, &mut choice);
         assert!((gated.iter().sum::<f64>() - 1.0).abs() < 1e-12);

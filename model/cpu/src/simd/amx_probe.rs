@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_childs_answer_is_heard_whoever_takes_its_status() {
+    fn amx_probe_is_read_after_foreign_waitpid() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (done, taken) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|s| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn probing_leaves_no_child_and_says_the_same_twice() {
+    fn amx_probe_leaves_no_child_and_is_repeatable() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let first = runs();
         assert_eq!(first, runs());

@@ -19,7 +19,7 @@ impl Job for Exp<'_> {
 }
 
 #[test]
-fn exponentials_sums_and_maxima_agree_with_f64() {
+fn exp_sum_and_max_match_f64() {
     let mut rng = Rng::new();
     for isa in Isa::available() {
         for _ in 0..2000 {
@@ -40,7 +40,7 @@ fn exponentials_sums_and_maxima_agree_with_f64() {
 }
 
 #[test]
-fn exponentials_of_extremes_are_harmless_and_nan_stays() {
+fn exp_of_extremes_is_finite_and_nan_stays() {
     for isa in Isa::available() {
         let mut x = [0.0; LANES];
         (x[0], x[1], x[2], x[31]) = (f32::NEG_INFINITY, -1e30, f32::INFINITY, f32::NAN);
@@ -72,7 +72,7 @@ impl Job for Moves<'_> {
 }
 
 #[test]
-fn transposes_and_halves_are_exact() {
+fn transposes_and_f16_conversions_are_exact() {
     let mut rng = Rng::new();
     for isa in Isa::available() {
         for stride in [32, 33, 50] {

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn xtc_leaves_the_least_likely_of_the_likely_ones() {
+    fn xtc_keeps_least_likely_token_above_threshold() {
         let cut = |threshold, all: &[f64]| {
             let mut c = of(all);
             Xtc { probability: 1.0, threshold }.cut(&mut c);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn typical_keeps_what_surprises_as_much_as_expected() {
+    fn typical_keeps_tokens_near_expected_surprise() {
         let cut = |p, all: &[f64]| {
             let mut c = of(all);
             typical(&mut c, p);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn top_n_sigma_keeps_what_is_near_the_largest_and_counts_nothing_forbidden() {
+    fn top_n_sigma_keeps_scores_near_maximum() {
         let cut = |n, all: &[f64]| {
             let mut c = of(all);
             c.push(Candidate { token: 99, logit: f32::NEG_INFINITY, weight: 0.0 });
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dynamic_temperature_goes_from_certainty_to_none() {
+    fn dynamic_temperature_follows_entropy() {
         let dynamic = DynamicTemperature { range: 0.5, exponent: 1.0 };
         let at = |all: &[f64]| {
             let c = of(all);

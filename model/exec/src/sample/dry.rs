@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_are_those_of_the_definition() {
+    fn dry_repetitions_match_the_definition() {
         let mut state = 5u64;
         let mut next = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_penalty_grows_with_the_repetition_and_what_was_taken_back_does_not_count() {
+    fn dry_penalty_grows_with_repetition_and_ignores_truncated_tokens() {
         let dry = Dry { multiplier: 0.5, base: 2.0, allowed_length: 2, ..Dry::default() };
         let mut history = History::default();
         // 1 2 3 occurred before, and 1 2 again: 3 would continue a repetition of two.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_bounds_the_history_and_an_endless_repetition_forbids() {
+    fn dry_window_limits_history_and_endless_repetition_is_forbidden() {
         let dry = Dry { multiplier: 1.0, window: 4, ..Dry::default() };
         let mut history = History::default();
         for _ in 0..10_000 {

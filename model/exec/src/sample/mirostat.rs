@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn version_two_keeps_what_surprises_less_than_the_limit() {
+    fn mirostat_2_keeps_tokens_below_surprise_limit() {
         let mirostat = Mirostat { version: Version::Two, tau: 3.0, eta: 0.1 };
         assert_eq!(mirostat.begin(), 6.0);
         let all = zipf(1000, 1.1);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_finds_the_exponent_of_zipfs_law() {
+    fn mirostat_1_estimates_zipf_exponent() {
         let mirostat = Mirostat { version: Version::One, tau: 3.0, eta: 0.1 };
         for s in [1.1f64, 1.5, 2.0] {
             let mut c = zipf(2003, s);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_follows_the_surprise() {
+    fn mirostat_limit_follows_surprise() {
         let mirostat = Mirostat { version: Version::Two, tau: 2.0, eta: 0.5 };
         let c: Vec<Candidate> = [0.5, 0.25, 0.25]
             .iter()

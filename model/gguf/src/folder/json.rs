@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bare_words_of_python_become_texts_where_they_are_values() {
+    fn nan_and_infinity_become_strings_only_as_values() {
         let mut bytes =
             br#"{"a": [0.0, Infinity, -Infinity], "b": NaN, "Infinity": "NaN, \" -Infinity", "c": -1, "d":"\\"}"#
                 .to_vec();

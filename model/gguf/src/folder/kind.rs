@@ -32,6 +32,13 @@ impl Kind {
     }
 }
 
+/// The architectures of the model types, each once.
+pub(super) fn architectures() -> Vec<&'static str> {
+    let mut all: Vec<&str> = KINDS.iter().map(|(_, kind)| kind.arch()).collect();
+    all.dedup();
+    all
+}
+
 /// Model types by `model_type`.
 pub(super) const KINDS: &[(&str, Kind)] = &[
     ("llama", Kind::Llama),

@@ -14,6 +14,7 @@ mod header;
 mod json;
 mod kind;
 mod names;
+pub(crate) mod peft;
 mod pooling;
 mod pretokenizer;
 mod rotation;

@@ -121,6 +121,21 @@ pub enum Meaning<'a> {
     Unknown,
 }
 
+/// The name in a GGUF file of a matrix with this name in a folder; `None` if it is unknown. It holds
+/// for every type of model that runs from folders.
+pub fn matrix(theirs: &str) -> Option<String> {
+    let short = PREFIXES.iter().find_map(|place| theirs.strip_prefix(place)).unwrap_or(theirs);
+    let find = |rows: &[Row], name: &str| {
+        rows.iter().find(|row| row.0 == name && row.2.len() == 2).map(|row| row.1)
+    };
+    if let Some(ours) = find(WHOLE, short) {
+        return Some(ours.to_owned());
+    }
+    let (layer, name) = short.strip_prefix("layers.")?.split_once('.')?;
+    let layer: u32 = layer.parse().ok()?;
+    find(LAYER, name).map(|ours| format!("blk.{layer}.{ours}"))
+}
+
 /// The tensors of a model.
 pub struct Names {
     wanted: Vec<ExpectedTensor>,

@@ -147,7 +147,7 @@ mod tests {
 
     /// Values of Llama 3.1 and 3.2, computed independently.
     #[test]
-    fn llama_3_divides_slow_frequencies() {
+    fn llama_3_scaling_divides_slow_frequencies() {
         let divisors = llama3(128, 5e5, 8.0, (1.0, 4.0), 8192.0);
         assert_eq!(divisors.len(), 64);
         assert!(

@@ -48,7 +48,7 @@ fn with_tensor(change: impl FnOnce(&mut Ten)) -> Vec<u8> {
 }
 
 #[test]
-fn the_sample_itself_is_good() {
+fn unmodified_sample_is_valid() {
     let bytes = Writer::sample().bytes();
     let (gguf, peak) = peak_of(|| Gguf::from_bytes("model.gguf", &bytes).unwrap());
     assert!(peak <= allowance(bytes.len()), "{peak} bytes for a file of {}", bytes.len());
@@ -57,7 +57,7 @@ fn the_sample_itself_is_good() {
 }
 
 #[test]
-fn a_file_that_is_no_gguf_says_what_it_looks_like() {
+fn non_gguf_file_is_identified_by_its_content() {
     let safetensors =
         [&40u64.to_le_bytes()[..], b"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_o\":1}}"]
             .concat();
@@ -98,7 +98,7 @@ fn other_versions_and_byte_orders_are_named() {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_refused_and_the_cut_is_named() {
+fn truncated_file_is_refused_and_position_is_named() {
     let w = Writer::sample();
     let (bytes, header) = (w.bytes(), w.header().len());
     for n in 0..bytes.len() {
@@ -118,7 +118,7 @@ fn a_file_cut_anywhere_is_refused_and_the_cut_is_named() {
 }
 
 #[test]
-fn absurd_counts_are_refused_before_anything_is_allocated() {
+fn absurd_counts_are_refused_before_allocation() {
     let huge = [u64::MAX, u64::MAX / 8 + 1, 1 << 62, 1 << 40, u64::from(u32::MAX), 100_000];
     for n in huge {
         let raw_string = Val::Raw(8, n.to_le_bytes().to_vec());
@@ -172,7 +172,7 @@ fn absurd_counts_are_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn bad_metadata_names_the_key_and_the_byte() {
+fn bad_metadata_names_key_and_byte() {
     let twice = Writer::sample().key("a.u8", Val::U8(1)).bytes();
     let mut bad_utf8 = Writer::new().key("x", Val::U8(1));
     bad_utf8.keys[0].0 = b"ab\xffcd".to_vec();
@@ -219,7 +219,7 @@ fn bad_metadata_names_the_key_and_the_byte() {
 }
 
 #[test]
-fn an_alignment_must_be_a_power_of_two_from_8_on() {
+fn alignment_must_be_a_power_of_two_from_eight() {
     let with = |v: Val| Writer::new().key("general.alignment", v).bytes();
     for v in [0u32, 1, 4, 7, 12, 24, 48, u32::MAX] {
         refused(&[(
@@ -249,7 +249,7 @@ fn an_alignment_must_be_a_power_of_two_from_8_on() {
 }
 
 #[test]
-fn bad_tensors_are_named_with_the_byte_of_their_entry() {
+fn bad_tensor_names_byte_of_its_entry() {
     let entry = |bytes: &[u8]| bytes.windows(3).position(|w| w == b"odd").expect("the entry") - 8;
     let at = format!("byte {}", entry(&with_tensor(|_| {})));
     let at = at.as_str();
@@ -291,7 +291,7 @@ fn bad_tensors_are_named_with_the_byte_of_their_entry() {
 }
 
 #[test]
-fn an_unknown_tensor_type_spoils_the_tensor_but_not_the_vocabulary() {
+fn unknown_tensor_type_leaves_vocabulary_readable() {
     for (id, wants) in
         [(77, ["id 77", "newer"]), (36, ["IQ4_NL_4_4", "removed"]), (4, ["Q4_2", "removed"])]
     {
@@ -318,7 +318,7 @@ fn an_unknown_tensor_type_spoils_the_tensor_but_not_the_vocabulary() {
 }
 
 #[test]
-fn paths_that_are_no_files_are_named() {
+fn unreadable_paths_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("folder.gguf");
     fs::create_dir(&folder).unwrap();
@@ -342,7 +342,7 @@ fn paths_that_are_no_files_are_named() {
 }
 
 #[test]
-fn a_large_directory_takes_memory_in_proportion() {
+fn large_directory_needs_proportional_memory() {
     let mut w = Writer::new();
     for i in 0..20_000 {
         w.keys.push((format!("k{i}").into_bytes(), Val::U8(1)));

@@ -6,7 +6,7 @@ use kjit_gguf::Gguf;
 use serde_json::{Value, json};
 
 #[test]
-fn the_stretching_of_rotations_is_what_the_config_says() {
+fn rope_scaling_matches_the_config() {
     let value = |scaling: Value, key: &str| {
         let mut folder = Folder::small("llama");
         folder.config["rope_scaling"] = scaling;
@@ -33,7 +33,7 @@ fn the_stretching_of_rotations_is_what_the_config_says() {
 }
 
 #[test]
-fn one_file_of_weights_goes_before_an_index_that_does_not_name_it() {
+fn single_weight_file_wins_over_stale_index() {
     let dir = tempfile::tempdir().unwrap();
     let mut folder = Folder::small("qwen3");
     folder.write(dir.path(), 3);
@@ -53,7 +53,7 @@ fn one_file_of_weights_goes_before_an_index_that_does_not_name_it() {
 }
 
 #[test]
-fn a_folder_of_the_hub_is_called_as_its_repository() {
+fn hub_snapshot_folder_is_named_after_its_repository() {
     let dir = tempfile::tempdir().unwrap();
     for (place, want) in [
         ("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"),
@@ -70,7 +70,7 @@ fn a_folder_of_the_hub_is_called_as_its_repository() {
 }
 
 #[test]
-fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
+fn bad_folder_is_refused_with_file_and_tensor() {
     let q = "model.layers.1.self_attn.q_proj.weight";
     type Change = fn(&mut Folder);
     let cases: &[(Change, &[&str])] = &[
@@ -308,7 +308,7 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
 
 /// Python's json module writes these values and reads them.
 #[test]
-fn infinity_and_nan_are_read_where_nothing_uses_them_and_named_where_something_does() {
+fn infinity_and_nan_are_refused_only_in_used_fields() {
     let (folder, dir) = (Folder::small("qwen3"), tempfile::tempdir().unwrap());
     folder.write(dir.path(), 1);
     let path = dir.path().join("config.json");
@@ -335,7 +335,7 @@ fn infinity_and_nan_are_read_where_nothing_uses_them_and_named_where_something_d
 }
 
 #[test]
-fn files_of_a_folder_have_a_size_and_what_is_quoted_of_them_too() {
+fn folder_files_and_quoted_values_have_size_limits() {
     let dir = tempfile::tempdir().unwrap();
     Folder::small("qwen3").write(dir.path(), 3);
     let path = |name: &str| dir.path().join(name);

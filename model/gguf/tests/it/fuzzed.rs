@@ -6,7 +6,7 @@ use crate::it::support::writer::Writer;
 use proptest::prelude::*;
 
 #[test]
-fn no_flipped_bit_panics() {
+fn flipped_bits_do_not_panic() {
     let good = Writer::sample().bytes();
     let mut bytes = good.clone();
     for i in 0..good.len() {
@@ -19,7 +19,7 @@ fn no_flipped_bit_panics() {
 }
 
 #[test]
-fn no_number_in_any_place_panics() {
+fn changed_numbers_do_not_panic() {
     let good = Writer::sample().bytes();
     let header = Writer::sample().header().len();
     let numbers = [0, 1, 7, u64::from(u32::MAX), 1 << 32, i64::MAX as u64, u64::MAX - 31, u64::MAX];
@@ -36,7 +36,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_changed_file_panics(
+    fn changed_files_do_not_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
         cut in prop::option::weighted(0.2, any::<prop::sample::Index>()),
     ) {
@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn no_random_bytes_behind_a_good_start_panic(keys in 0u64..3, tensors in 0u64..3, tail in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bytes_after_valid_start_do_not_panic(keys in 0u64..3, tensors in 0u64..3, tail in prop::collection::vec(any::<u8>(), 0..400)) {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend(tensors.to_le_bytes());
         bytes.extend(keys.to_le_bytes());

@@ -25,7 +25,7 @@ fn says<T>(result: Result<T, Error>, wants: &[&str]) {
 }
 
 #[test]
-fn values_come_back_as_they_were_written() {
+fn metadata_values_round_trip() {
     let g = open(Writer::sample());
     assert_eq!(g.architecture().unwrap(), "llama");
     assert_eq!(g.require_u32("a.u8").unwrap(), 200);
@@ -60,7 +60,7 @@ fn values_come_back_as_they_were_written() {
 }
 
 #[test]
-fn a_missing_key_is_named_and_an_optional_one_is_none() {
+fn missing_key_is_named_and_optional_key_is_none() {
     let g = open(Writer::sample());
     says(
         g.require_u32("llama.embedding_length"),
@@ -75,7 +75,7 @@ fn a_missing_key_is_named_and_an_optional_one_is_none() {
 }
 
 #[test]
-fn a_wrong_type_names_the_key_the_type_found_and_the_type_wanted() {
+fn wrong_type_names_key_found_and_expected_type() {
     let g = open(Writer::sample());
     says(
         g.require_u32("general.architecture"),
@@ -107,7 +107,7 @@ fn a_wrong_type_names_the_key_the_type_found_and_the_type_wanted() {
 }
 
 #[test]
-fn a_value_that_does_not_fit_is_named_with_the_value() {
+fn out_of_range_value_is_named() {
     let more = Writer::sample()
         .key("inf", Val::F32(f32::INFINITY))
         .key("nan", Val::F32(f32::NAN))
@@ -136,7 +136,7 @@ fn a_value_that_does_not_fit_is_named_with_the_value() {
 }
 
 #[test]
-fn a_number_per_layer_is_one_for_all_or_one_for_each() {
+fn layer_numbers_are_scalar_or_per_layer() {
     let g = open(
         Writer::new()
             .key("one", Val::U16(4))
@@ -151,7 +151,7 @@ fn a_number_per_layer_is_one_for_all_or_one_for_each() {
 }
 
 #[test]
-fn the_summary_shows_long_values_cut_and_on_one_line() {
+fn summary_elides_long_values_on_one_line() {
     let many: Vec<f32> = (0..1000).map(|i| i as f32).collect();
     let w = Writer::sample()
         .key("template", text(&"{% for %}\n".repeat(50)))
@@ -195,7 +195,7 @@ fn split(dir: &Path, change: impl Fn(usize, Writer) -> Writer) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_split_model_opens_by_its_first_part() {
+fn split_model_opens_by_its_first_part() {
     let dir = tempfile::tempdir().unwrap();
     let paths = split(dir.path(), |_, w| w);
     let g = Gguf::open(&paths[0]).unwrap();
@@ -208,7 +208,7 @@ fn a_split_model_opens_by_its_first_part() {
 }
 
 #[test]
-fn parts_that_do_not_fit_together_are_named() {
+fn mismatched_parts_are_named() {
     let set = |i: usize, key: &'static str, v: Val| {
         move |part: usize, mut w: Writer| {
             if part == i {
@@ -274,7 +274,7 @@ fn resident() -> Option<u64> {
 }
 
 #[test]
-fn a_file_of_16_gb_opens_below_0_3_s_and_300_mb() {
+fn file_of_16_gb_opens_fast_with_little_memory() {
     let tokens: Vec<Vec<u8>> =
         (0..262_144).map(|i| format!("token number {i}").into_bytes()).collect();
     let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();

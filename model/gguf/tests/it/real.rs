@@ -6,7 +6,7 @@ use kjit_gguf::Gguf;
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 #[test]
-fn smollm2_is_read_as_its_inventory_has_it() {
+fn smollm2_matches_its_inventory() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let g = Gguf::open(&path).unwrap();
     assert_eq!((g.version(), g.alignment(), g.file_bytes()), (3, 32, 98_362_432));

@@ -27,7 +27,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn the_kept_seeds_are_what_the_writer_writes() {
+fn stored_seeds_equal_writer_output() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/gguf");
     for (name, bytes) in seeds() {
         exercise(&bytes);

@@ -15,6 +15,7 @@ mod decode;
 mod device_sharing;
 mod draft;
 mod embed;
+mod form;
 mod pages;
 mod rank;
 mod rank_shutdown;
@@ -26,12 +27,13 @@ mod tables;
 mod takeover;
 mod tensor_parallel;
 
+pub use form::Form;
 pub use tensor_parallel::DevicesIncompatible;
 
 use super::background::BackgroundCompiling;
 use super::expert_cache::{ExpertCache, ExpertCacheCounts};
 use super::host_part::PromptCopy;
-use super::loaded_plan::{LoadedPlan, NONE, SlotScope, Timeline};
+use super::loaded_plan::{LoadedPlan, NONE, Persistent, SlotScope, Timeline};
 use super::plan::{BufferId, Choice, Launch, LaunchParams, Plan, Program};
 use crate::statistics::Statistics;
 use half::f16;
@@ -75,6 +77,10 @@ pub struct GpuRunner {
     /// Whether launches are captured. If the runtime cannot capture, they are issued for each
     /// token.
     captures: bool,
+    /// Whether the runtime captures launches.
+    may_capture: bool,
+    /// Persistent kernels that are not used, because another form is.
+    shelved: Vec<Persistent>,
     /// The last program that ran.
     last: LastProgram,
     statistics: Statistics,
@@ -86,6 +92,8 @@ pub struct GpuRunner {
     prompts_ready: bool,
     /// Whether the persistent kernel is still being compiled.
     one_launch_late: bool,
+    /// Whether that kernel must be tried before it is used, which opening does.
+    untried: bool,
     /// The previous stage of a layer split, on another device.
     before: Option<stage_link::PreviousStage>,
     /// The prompts whose experts are copied to the GPU. Only set if the CPU computes the experts of
@@ -217,10 +225,13 @@ impl GpuRunner {
             recordings: vec![],
             drafts: vec![],
             captures,
+            may_capture: captures,
+            shelved: vec![],
             last: LastProgram::Rows(1),
             statistics,
             prompts_ready: early.as_ref().is_none_or(|early| early.jobs().is_empty()),
             one_launch_late: early.as_ref().is_some_and(BackgroundCompiling::lacks_one_launch),
+            untried: false,
             early,
             remarks: vec![],
             before: None,
@@ -237,6 +248,7 @@ impl GpuRunner {
         runner.prompts_ready(0)?;
         if captures && runner.opened().target().vendor() == Vendor::Amd {
             runner.try_capture()?;
+            runner.may_capture = runner.captures;
         }
         Ok(runner)
     }
@@ -679,6 +691,16 @@ impl GpuRunner {
             let r = &self.loaded;
             r.stream.write(&r.control.options.slice(slot..slot + 1)?, &[bits])?;
             self.note(slot, |s| s.options = Some(bits));
+        }
+        Ok(())
+    }
+
+    /// Sets the factor of each adapter of a slot, in stream order.
+    fn put_factors(&self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
+        let n = self.graph.adapters.len();
+        if n > 0 {
+            let r = &self.loaded;
+            r.stream.write(&r.control.adapters.slice(slot * n..(slot + 1) * n)?, factors)?;
         }
         Ok(())
     }

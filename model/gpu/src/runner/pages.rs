@@ -148,7 +148,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn a_page_that_two_have_is_copied_for_the_one_who_writes_and_free_when_nobody_has_it() {
+    fn shared_page_is_copied_on_write_and_freed_unreferenced() {
         let mut pages = Pages::new(4, 2);
         assert_eq!(pages.reserve(0, 0, PAGE + 1).unwrap().len(), 2);
         let first = pages.of(0).to_vec();
@@ -187,7 +187,7 @@ mod tests {
     /// Random writes, shared prefixes and truncations: each slot must read its own tokens and the
     /// tokens of its prefix.
     #[test]
-    fn whatever_is_shared_and_written_each_reads_its_own() {
+    fn slots_read_their_own_tokens_after_random_sharing() {
         let mut state = 7u64;
         let mut random = |n: usize| {
             state = state

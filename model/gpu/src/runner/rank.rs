@@ -204,7 +204,7 @@ mod tests {
     use super::sampled;
 
     #[test]
-    fn a_file_of_the_same_length_with_other_bytes_is_another() {
+    fn equal_length_files_with_different_bytes_differ() {
         let mut bytes: Vec<u8> =
             (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let first = sampled(&bytes);

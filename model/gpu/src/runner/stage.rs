@@ -195,7 +195,14 @@ impl Runner for GpuRunner {
 
     /// This stage has memory for all slots; previous stages may have to allocate it.
     fn add(&mut self, slot: usize) -> Result<(), SessionError> {
+        let factors = self.graph.adapter_factors();
+        self.put_factors(slot, &factors)?;
         self.before.as_mut().map_or(Ok(()), |b| b.stage.add(slot))
+    }
+
+    fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
+        self.put_factors(slot, factors)?;
+        self.before.as_mut().map_or(Ok(()), |b| b.stage.adapt(slot, factors))
     }
 
     fn remove(&mut self, slot: usize) {

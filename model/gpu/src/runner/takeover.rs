@@ -18,6 +18,10 @@ impl GpuRunner {
             return Ok(false);
         }
         let Some(early) = self.early.clone() else { return Ok(false) };
+        // A kernel that was not tried on this device is tried at the next start.
+        if self.untried {
+            return Ok(false);
+        }
         // Cooperative launches failed when the model was opened.
         if !self.loaded.cooperative {
             self.one_launch_late = false;

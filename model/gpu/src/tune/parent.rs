@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_within_the_rounds_own_is_chance() {
+    fn difference_below_round_noise_is_not_significant() {
         let (usual, other, chance) =
             decide(vec![1.00, 1.02, 1.01, 1.00, 5.0], vec![0.99, 1.00, 1.01, 0.99, 0.98]);
         assert!(usual > other && usual - other <= chance, "{usual} {other} {chance}");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rounds_decide_nothing() {
+    fn decision_without_rounds_is_undecided() {
         let (usual, other, chance) = decide(vec![], vec![]);
         assert!((usual - other).partial_cmp(&chance) != Some(std::cmp::Ordering::Greater));
     }

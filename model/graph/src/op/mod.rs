@@ -7,6 +7,7 @@
 //! it (`fit`).
 
 mod act;
+mod adapter_scale;
 mod add;
 mod affine;
 mod attention;
@@ -121,6 +122,7 @@ macro_rules! operations {
 
 operations! {
     act::Act,
+    adapter_scale::AdapterScale,
     add::Add,
     affine::Affine,
     attention::Attention,

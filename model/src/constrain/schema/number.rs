@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_between_any_ends_are_those_of_arithmetic() {
+    fn integer_ranges_match_arithmetic() {
         let ends = [-1000i64, -101, -100, -99, -10, -1, 0, 1, 9, 10, 11, 99, 100, 105, 999, 1000];
         for least in ends {
             for most in ends {
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_more_than_53_bits_are_exact_and_digits_end() {
+    fn integer_bounds_above_53_bits_are_exact() {
         let numbers = Numbers {
             whole: true,
             least: bound("9007199254740993", false),
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_between_any_ends_are_those_of_arithmetic() {
+    fn fraction_ranges_match_arithmetic() {
         let ends = [
             "-12.5", "-1.25", "-1", "-0.1", "0", "0.05", "0.5", "0.75", "1", "1.2", "9.99", "10",
             "100.001",

@@ -628,7 +628,7 @@ fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn schemas_that_people_write_take_what_keeps_to_them_and_nothing_else() {
+fn common_schemas_accept_and_refuse_as_expected() {
     let bench = bench();
     for (name, schema, takes, refuses, unheld) in rows() {
         let grammar = bench.made(&schema);
@@ -645,7 +645,7 @@ fn schemas_that_people_write_take_what_keeps_to_them_and_nothing_else() {
 }
 
 #[test]
-fn answers_by_chance_keep_to_what_is_held() {
+fn random_answers_satisfy_their_schema() {
     let (bench, mut dice) = (bench(), Dice(7));
     for (name, schema, takes, _, unheld) in rows() {
         // Checks the validator, too.
@@ -667,7 +667,7 @@ fn answers_by_chance_keep_to_what_is_held() {
 }
 
 #[test]
-fn what_is_no_schema_is_refused_with_its_place() {
+fn invalid_schema_is_refused_with_position() {
     let bench = bench();
     let mut deep = json!({ "type": "integer" });
     for _ in 0..200 {
@@ -704,7 +704,7 @@ fn what_is_no_schema_is_refused_with_its_place() {
 
 /// The number of rules and of allowed next tokens grows linearly with the size of a schema.
 #[test]
-fn some_hundred_optional_properties_are_taken_and_their_rules_are_as_many() {
+fn rules_grow_linearly_with_optional_properties() {
     let bench = bench();
     let schema = |n: usize, required: bool| {
         let properties: serde_json::Map<String, Value> = (0..n)

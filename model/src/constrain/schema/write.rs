@@ -563,7 +563,7 @@ mod tests {
     use super::anchored;
 
     #[test]
-    fn patterns_match_all_of_a_text_in_which_they_are_found() {
+    fn unanchored_patterns_match_whole_strings() {
         for (pattern, want) in [
             ("a", Some("(?s:.)*(?:a)(?s:.)*")),
             ("^a$", Some("(?:a)")),

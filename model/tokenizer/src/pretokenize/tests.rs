@@ -15,7 +15,7 @@ fn pieces(name: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn gpt_2_keeps_a_space_with_the_word_after_it() {
+fn gpt_2_keeps_space_with_the_following_word() {
     assert_eq!(
         pieces("gpt-2", "I'll go  to 12 x's, OK?\n\n "),
         ["I", "'ll", " go", " ", " to", " 12", " x", "'s", ",", " OK", "?", "\n\n "]
@@ -23,7 +23,7 @@ fn gpt_2_keeps_a_space_with_the_word_after_it() {
 }
 
 #[test]
-fn llama_3_cuts_numbers_in_threes_and_qwen_2_one_by_one() {
+fn llama_3_splits_numbers_in_threes_qwen_2_singly() {
     assert_eq!(
         pieces("llama-bpe", "a 12345 'S\r\n x"),
         ["a", " ", "123", "45", " '", "S", "\r\n", " x"]
@@ -32,14 +32,14 @@ fn llama_3_cuts_numbers_in_threes_and_qwen_2_one_by_one() {
 }
 
 #[test]
-fn gpt_4o_cuts_before_a_capital_that_follows_a_small_letter() {
+fn gpt_4o_splits_before_capital_after_lowercase() {
     assert_eq!(pieces("gpt-4o", "camelCaseXYZ don'T"), ["camel", "Case", "XYZ", " don'T"]);
     assert_eq!(pieces("tekken", "ABCdéF 12"), ["ABCdé", "F", " ", "1", "2"]);
     assert_eq!(pieces("tekken", "ÀBC"), ["À", "BC"]);
 }
 
 #[test]
-fn no_pre_tokenizer_loses_or_invents_a_byte() {
+fn pre_tokenizers_preserve_every_byte() {
     let alphabet: Vec<char> =
         "aZé好9½ \t\n\r\u{3000}\u{85}.'sl$~\u{301}\u{0}\u{FFFD}😀-”".chars().collect();
     let mut seed = 88172645463325252u64;
@@ -61,7 +61,7 @@ fn no_pre_tokenizer_loses_or_invents_a_byte() {
 }
 
 #[test]
-fn a_name_is_in_the_list_once() {
+fn pre_tokenizer_names_are_unique() {
     let mut names: Vec<_> = Pretokenizer::names().collect();
     let n = names.len();
     names.sort_unstable();
@@ -71,7 +71,7 @@ fn a_name_is_in_the_list_once() {
 
 /// The pieces of all reference texts (tests/data/oracle/tokenizer/make_llama.py).
 #[test]
-fn pieces_are_those_of_the_reference() {
+fn pieces_match_reference() {
     let path =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/oracle/tokenizer/pieces.json");
     let oracle: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
@@ -109,7 +109,7 @@ fn pieces_are_those_of_the_reference() {
 }
 
 #[test]
-fn every_name_of_the_reference_is_known() {
+fn every_reference_name_is_known() {
     let names: std::collections::HashSet<_> = Pretokenizer::names().collect();
     assert_eq!(names.len(), Pretokenizer::names().count(), "no name stands twice");
     let newer = "minicpm5 spark2_5 youtu jais-2 granite-embed-multi-311m sarvam-moe whitespace \
@@ -135,7 +135,7 @@ fn now() -> Duration {
 /// Tests that no stage is quadratic. A stage that scans to the end of a run at each of its pieces
 /// would take a thousand times as long.
 #[test]
-fn no_stage_is_quadratic() {
+fn pre_tokenizer_stages_are_not_quadratic() {
     for name in Pretokenizer::names() {
         for run in [
             "1",

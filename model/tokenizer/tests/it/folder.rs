@@ -62,28 +62,28 @@ fn same_ids(name: &str) {
 }
 
 #[test]
-fn a_tokenizer_json_of_llama_2_has_its_ids() {
+fn llama_2_tokenizer_json_has_reference_ids() {
     same_ids("vocab/ggml-vocab-llama-spm.gguf");
 }
 
 #[test]
-fn a_tokenizer_json_of_llama_3_has_its_ids() {
+fn llama_3_tokenizer_json_has_reference_ids() {
     same_ids("vocab/ggml-vocab-llama-bpe.gguf");
 }
 
 #[test]
-fn a_tokenizer_json_of_qwen_2_has_its_ids() {
+fn qwen_2_tokenizer_json_has_reference_ids() {
     same_ids("vocab/ggml-vocab-qwen2.gguf");
 }
 
 #[test]
-fn tokenizer_jsons_of_gpt_2_and_smollm2_have_their_ids() {
+fn gpt_2_and_smollm2_tokenizer_jsons_have_reference_ids() {
     same_ids("vocab/ggml-vocab-gpt-2.gguf");
     same_ids("SmolLM2-135M-Instruct.Q4_1.gguf");
 }
 
 #[test]
-fn texts_end_with_the_token_that_the_post_processor_has() {
+fn post_processor_appends_eos_token() {
     let mut folder = Folder::small("qwen3");
     folder.tokenizer["post_processor"] = post_processor(None, Some("<end>"));
     folder.added(json!({ "id": 260, "content": "<end>", "special": true }));
@@ -100,7 +100,7 @@ fn texts_end_with_the_token_that_the_post_processor_has() {
 }
 
 #[test]
-fn added_tokens_swallow_the_white_space_that_their_flags_say() {
+fn added_tokens_strip_whitespace_by_their_flags() {
     for (lstrip, rstrip, want) in [(false, false, 5), (true, false, 4), (true, true, 3)] {
         let mut folder = Folder::small("qwen3");
         folder.added(json!({ "id": 260, "content": "<x>", "lstrip": lstrip, "rstrip": rstrip }));

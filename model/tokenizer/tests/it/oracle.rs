@@ -99,48 +99,48 @@ fn check(name: &str, file: &str) {
 }
 
 #[test]
-fn smollm2_has_the_reference_ids() {
+fn smollm2_matches_reference_ids() {
     check("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
 }
 
 #[test]
-fn gemma_3_has_the_reference_ids() {
+fn gemma_3_matches_reference_ids() {
     check("gemma3", "gemma-3-270m-q4_k_m.gguf");
 }
 
 #[test]
-fn gpt_2_has_the_reference_ids() {
+fn gpt_2_matches_reference_ids() {
     check("vocab_gpt_2", "vocab/ggml-vocab-gpt-2.gguf");
 }
 
 #[test]
-fn llama_3_has_the_reference_ids() {
+fn llama_3_matches_reference_ids() {
     check("vocab_llama_bpe", "vocab/ggml-vocab-llama-bpe.gguf");
 }
 
 #[test]
-fn deepseek_llm_has_the_reference_ids() {
+fn deepseek_llm_matches_reference_ids() {
     check("vocab_deepseek_llm", "vocab/ggml-vocab-deepseek-llm.gguf");
 }
 
 #[test]
-fn llama_2_has_the_reference_ids() {
+fn llama_2_matches_reference_ids() {
     check("vocab_llama_spm", "vocab/ggml-vocab-llama-spm.gguf");
 }
 
 #[test]
-fn phi_3_has_the_reference_ids() {
+fn phi_3_matches_reference_ids() {
     check("vocab_phi_3", "vocab/ggml-vocab-phi-3.gguf");
 }
 
 #[test]
-fn bert_bge_has_the_reference_ids() {
+fn bert_bge_matches_reference_ids() {
     check("vocab_bert_bge", "vocab/ggml-vocab-bert-bge.gguf");
 }
 
 /// A message is split at each position within a control token's text, because templates join parts.
 #[test]
-fn literal_text_is_tokenized_as_without_control_tokens() {
+fn literal_text_ignores_control_tokens() {
     let plain = EncodeOptions::PLAIN;
     let files = [
         "vocab/ggml-vocab-gpt-2.gguf",
@@ -194,7 +194,7 @@ fn literal_text_is_tokenized_as_without_control_tokens() {
 /// Vocabularies of other kinds, made for this test (tests/data/oracle/tokenizer/make_llama.py), and
 /// a real one of T5.
 #[test]
-fn unigram_rwkv_and_plamo_vocabularies_have_the_reference_ids() {
+fn unigram_rwkv_and_plamo_match_reference_ids() {
     let oracle = oracle("models.json");
     let texts: Vec<Vec<u8>> =
         oracle["texts"].as_array().unwrap().iter().map(|t| unhex(t.as_str().unwrap())).collect();

@@ -60,7 +60,7 @@ fn refused(vocabulary: &Vocabulary<'_>) -> String {
 }
 
 #[test]
-fn an_id_for_padding_outside_of_the_vocabulary_is_left_out_with_a_word() {
+fn padding_id_outside_vocabulary_is_ignored_with_remark() {
     let bpe = Bpe::new();
     let special =
         SpecialIds { bos: Some(261), eos: Some(262), pad: Some(99_999), ..Default::default() };
@@ -70,7 +70,7 @@ fn an_id_for_padding_outside_of_the_vocabulary_is_left_out_with_a_word() {
 }
 
 #[test]
-fn merges_apply_by_rank_and_special_tokens_are_cut_out() {
+fn merges_apply_by_rank_and_special_tokens_are_split() {
     let bpe = Bpe::new();
     let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
     assert_eq!(t.encode(b"hello hello", EncodeOptions::PLAIN), [259, 260]);
@@ -83,7 +83,7 @@ fn merges_apply_by_rank_and_special_tokens_are_cut_out() {
 }
 
 #[test]
-fn bos_is_added_where_asked_for_and_never_twice_to_a_chat() {
+fn bos_is_added_on_request_and_only_once() {
     let bpe = Bpe::new();
     let t = Tokenizer::new(&Vocabulary {
         add_bos: Some(true),
@@ -101,7 +101,7 @@ fn bos_is_added_where_asked_for_and_never_twice_to_a_chat() {
 }
 
 #[test]
-fn tokens_around_a_gap_are_those_that_the_file_names_else_those_of_known_texts() {
+fn fim_tokens_come_from_file_or_known_texts() {
     let mut bpe = Bpe::new();
     bpe.tokens.extend(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"].map(String::from));
     bpe.types.extend([1, 1, 1]);
@@ -116,7 +116,7 @@ fn tokens_around_a_gap_are_those_that_the_file_names_else_those_of_known_texts()
 }
 
 #[test]
-fn an_id_outside_the_vocabulary_is_an_error() {
+fn id_outside_vocabulary_is_an_error() {
     let bpe = Bpe::new();
     let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
     for id in [264, 100_000, u32::MAX] {
@@ -129,7 +129,7 @@ fn an_id_outside_the_vocabulary_is_an_error() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named() {
+fn unsupported_vocabulary_is_named() {
     let bpe = Bpe::new();
     let v = bpe.vocabulary();
     assert!(refused(&Vocabulary { model: "unigram", ..v.clone() }).contains("'unigram'"));
@@ -197,7 +197,7 @@ fn sentence_piece(pieces: &[(&str, f32)], add_space_prefix: Option<bool>) -> Tok
 }
 
 #[test]
-fn sentence_piece_joins_the_best_pair_first_and_spells_the_rest_in_bytes() {
+fn sentencepiece_joins_best_pair_and_falls_back_to_bytes() {
     let t = sentence_piece(
         &[("a", -9.0), ("b", -9.0), ("ab", -2.0), ("bb", -1.0), ("abb", -5.0), ("▁", -3.0)],
         None,
@@ -215,7 +215,7 @@ fn sentence_piece_joins_the_best_pair_first_and_spells_the_rest_in_bytes() {
 }
 
 #[test]
-fn a_space_that_tokens_span_is_no_place_to_cut() {
+fn text_is_not_split_at_spaces_inside_tokens() {
     let t = sentence_piece(
         &[
             ("a", -9.0),
@@ -239,7 +239,7 @@ fn a_space_that_tokens_span_is_no_place_to_cut() {
 }
 
 #[test]
-fn a_streamed_character_comes_out_whole_or_not_at_all() {
+fn streamed_character_is_emitted_only_whole() {
     let bpe = Bpe::new();
     let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
     let text = "é 世界 😀\u{10FFFF}!";
@@ -256,7 +256,7 @@ fn a_streamed_character_comes_out_whole_or_not_at_all() {
 }
 
 #[test]
-fn streamed_bytes_that_are_no_character_are_replaced_once_that_is_certain() {
+fn invalid_streamed_bytes_are_replaced_once_certain() {
     let bpe = Bpe::new();
     let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
     let mut stream = Detokenizer::new(&t, false);
@@ -270,7 +270,7 @@ fn streamed_bytes_that_are_no_character_are_replaced_once_that_is_certain() {
 }
 
 #[test]
-fn a_stream_shows_control_tokens_only_if_asked_to() {
+fn stream_shows_control_tokens_only_on_request() {
     let bpe = Bpe::new();
     let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
     assert_eq!(Detokenizer::new(&t, false).push(262).unwrap(), None);
@@ -283,7 +283,7 @@ fn a_stream_shows_control_tokens_only_if_asked_to() {
 }
 
 #[test]
-fn no_vocabulary_and_no_text_make_it_panic() {
+fn random_vocabularies_and_texts_do_not_panic() {
     let mut seed = 0xD1B5_4A32_D192_ED03u64;
     let mut next = |n: usize| {
         seed ^= seed << 13;

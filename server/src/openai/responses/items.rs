@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_one_answer_are_one_turn() {
+    fn items_of_one_answer_become_one_turn() {
         let all = items(json!([
             { "role": "developer", "content": [{ "type": "input_text", "text": "B" }] },
             { "type": "message", "role": "user", "content": "Hi", "id": "m", "status": "completed" },
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_name() {
+    fn invalid_items_are_refused_by_name() {
         for (item, why) in [
             (
                 json!({ "type": "web_search_call", "id": "w" }),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_its_clients_for_an_hour() {
+    fn response_is_stored_one_hour_for_its_client() {
         let (kept, now) = (ResponseStore::default(), Instant::now());
         let (a, b): (Client, Client) = (Some("a".into()), None);
         let item = Arc::new(serde_json::json!({ "id": "i" }));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_most_makes_room() {
+    fn largest_client_is_evicted_first() {
         let (kept, now) = (ResponseStore::default(), Instant::now());
         let (many, few): (Client, Client) = (Some("many".into()), Some("few".into()));
         kept.put_at(&few, "first", entry(vec![json_text(1000)]), 1, now);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_cancelled_by_its_client_alone() {
+    fn running_response_is_cancelled_only_by_its_client() {
         let kept = Arc::new(ResponseStore::default());
         let run = kept.run(&None, "1");
         assert!(!kept.cancel(&Some("other".into()), "1") && !*run.cancelled.borrow());

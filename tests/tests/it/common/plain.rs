@@ -225,7 +225,7 @@ fn double(words: &[u32]) -> f64 {
 }
 
 #[test]
-fn plain_kernels_compile_by_a_bare_clang_and_are_right_as_machine_code() {
+fn plain_kernels_compile_with_clang_and_run_correctly() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(&folder.path().join("cache"), super::WORKER, "clang");
     if let Err(why) = gfxemu::llvm::available() {
@@ -297,7 +297,7 @@ fn plain_kernels_compile_by_a_bare_clang_and_are_right_as_machine_code() {
 }
 
 #[test]
-fn printf_on_a_bare_clang_is_refused_by_name() {
+fn printf_with_plain_clang_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(&folder.path().join("cache"), super::WORKER, "clang");
     if engine.compilers(Vendor::Amd).found.is_empty() {

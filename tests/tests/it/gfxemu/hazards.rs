@@ -35,7 +35,7 @@ s_waitcnt lgkmcnt(0)
 s_nop 4";
 
 #[test]
-fn gfx9_scalar_results_of_vector_arithmetic() {
+fn gfx9_vector_to_scalar_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -65,7 +65,7 @@ fn gfx9_scalar_results_of_vector_arithmetic() {
 }
 
 #[test]
-fn mi300_vector_results_that_others_read_at_once() {
+fn mi300_vector_result_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -102,7 +102,7 @@ fn matrix(instruction: &str, d: &str) -> String {
 }
 
 #[test]
-fn mi200_and_mi300_matrices() {
+fn mi200_and_mi300_matrix_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -158,7 +158,7 @@ fn mi200_and_mi300_matrices() {
 }
 
 #[test]
-fn mi100_copies_of_accumulators() {
+fn mi100_accumulator_copy_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -206,7 +206,7 @@ fn mi100_copies_of_accumulators() {
 }
 
 #[test]
-fn gfx10_1_registers_that_are_still_read() {
+fn gfx10_1_write_after_read_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -264,7 +264,7 @@ fn gfx10_1_registers_that_are_still_read() {
 }
 
 #[test]
-fn gfx11_results_that_are_passed_on_and_masks() {
+fn gfx11_transcendental_and_mask_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -337,7 +337,7 @@ fn gfx11_results_that_are_passed_on_and_masks() {
 }
 
 #[test]
-fn matrices_that_follow_one_another_on_gfx11_and_gfx12() {
+fn gfx11_and_gfx12_consecutive_matrix_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -358,7 +358,7 @@ fn matrices_that_follow_one_another_on_gfx11_and_gfx12() {
 
 /// clang 19 does not know gfx1250, so this test only parses text.
 #[test]
-fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
+fn gfx1250_matrix_to_vector_hazards_are_detected() {
     let wmma = "v_wmma_f32_16x16x32_f16 v[0:7], v[8:15], v[16:23], v[0:7]";
     let held = |behind: &str, between: usize| {
         let mut hazards = Hazards::new(&Target::new("gfx1250", 32).unwrap());
@@ -386,7 +386,7 @@ fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
 }
 
 #[test]
-fn gfx12_scalar_registers_that_vector_arithmetic_keeps() {
+fn gfx12_vector_read_scalar_write_hazards_are_detected() {
     if !ready() {
         return;
     }
@@ -436,7 +436,7 @@ v_add_f32 v8, v4, v4
 global_store_dword v1, v8, s[4:5]";
 
 #[test]
-fn every_way_from_a_matrix_instruction_is_looked_at_whether_a_run_takes_it_or_not() {
+fn matrix_hazards_are_checked_on_every_path() {
     if !ready() {
         return;
     }

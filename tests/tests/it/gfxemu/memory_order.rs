@@ -16,7 +16,7 @@ v_add_nc_u32 v3, 1, v3
 global_store_b32 v1, v3, s[4:5]";
 
 #[test]
-fn overwriting_what_another_wave_reads_needs_its_wait_and_a_barrier() {
+fn overwriting_data_of_other_wave_needs_wait_and_barrier() {
     if !ready() {
         return;
     }
@@ -60,7 +60,7 @@ global_store_b32 v1, v6, s[4:5]
 .Lover:";
 
 #[test]
-fn overwriting_what_another_block_reads_needs_its_wait_and_a_signal() {
+fn overwriting_data_of_other_block_needs_wait_and_signal() {
     if !ready() {
         return;
     }
@@ -91,7 +91,7 @@ s_waitcnt vmcnt(0)
 global_store_b32 v2, v5, s[4:5] offset:4";
 
 #[test]
-fn an_atomic_happens_when_it_is_waited_for_and_before_only_by_chance() {
+fn atomic_without_wait_completes_late() {
     if !ready() {
         return;
     }

@@ -10,7 +10,7 @@ use gfxemu::text::Text;
 use gfxemu::windows::widened;
 
 #[test]
-fn another_mode_of_arithmetic_is_named() {
+fn unsupported_float_mode_is_named() {
     assert_eq!(modes(15 << 16), Ok(()));
     assert_eq!(modes(15 << 16 | 1 << 12), Err("rounds 32 bits up".into()));
     assert_eq!(modes(15 << 16 | 3 << 14), Err("rounds 16 and 64 bits to zero".into()));
@@ -19,7 +19,7 @@ fn another_mode_of_arithmetic_is_named() {
 }
 
 #[test]
-fn registers_signs_and_constants() {
+fn registers_signs_and_constants_are_parsed() {
     assert_eq!(register("a[4:7]"), Some((Operand::Vector(260), 4)));
     assert_eq!(register("ttmp9"), Some((Operand::Scalar(117), 1)));
     assert_eq!(register("off"), None);
@@ -35,7 +35,7 @@ fn registers_signs_and_constants() {
 }
 
 #[test]
-fn names_operands_and_modifiers() {
+fn names_operands_and_modifiers_are_parsed() {
     let t = Text::parse(
         "v_mov_b32_dpp v5, v3 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf bound_ctrl:1",
     );
@@ -63,7 +63,7 @@ fn words(first: u16, count: u16) -> Span {
 }
 
 #[test]
-fn registers_that_the_text_does_not_name_are_there() {
+fn implicit_registers_are_listed() {
     let f = Facts::of("v_fmac_f32_e32 v1, s2, v3");
     assert_eq!(
         (f.writes, f.reads),
@@ -87,7 +87,7 @@ fn registers_that_the_text_does_not_name_are_there() {
 }
 
 #[test]
-fn waits_by_name_and_by_number() {
+fn waits_are_parsed_by_name_and_number() {
     assert!(Facts::of("s_waitcnt_depctr 0xfffe").waits.scalar);
     assert!(
         !Facts::of("s_waitcnt_depctr 0xfffe").waits.vector
@@ -104,7 +104,7 @@ fn who(wave: u16, phase: u32, operation: u32) -> WaveAccess {
 }
 
 #[test]
-fn a_barrier_and_a_wait_make_order_and_nothing_else_does() {
+fn lds_order_needs_barrier_and_wait() {
     let mut lds = Lds::new(64, 2, || 7);
     let mut out = ([0; 4], [0; 4]);
     lds.write(&who(0, 0, 1), 8, &[1, 2, 3, 4], &[0; 4]).unwrap();
@@ -123,14 +123,14 @@ fn a_barrier_and_a_wait_make_order_and_nothing_else_does() {
 }
 
 #[test]
-fn a_block_lies_on_two_caches_where_rdna_may_spread_it() {
+fn rdna_work_groups_may_span_two_caches() {
     let rdna = Target::new("gfx1030", 32).unwrap();
     assert!(rdna.split_caches(1 << 29) && !rdna.split_caches(!(1 << 29)));
     assert!(!Target::new("gfx942", 64).unwrap().split_caches(u32::MAX));
 }
 
 #[test]
-fn a_mode_moves_each_operand_by_its_own_bits() {
+fn vgpr_mode_extends_each_operand_separately() {
     let wide = |line, mode| widened(line, mode).unwrap();
     assert_eq!(
         wide("v_fma_f32 v1, -v2, |v3|, s4 clamp", 0b11_10_01_10),

@@ -10,7 +10,7 @@ s_waitcnt lgkmcnt(0)
 global_store_b32 v1, v0, s[4:5]";
 
 #[test]
-fn a_wait_for_a_scalar_load_is_missed() {
+fn missing_scalar_load_wait_is_detected() {
     if !ready() {
         return;
     }
@@ -23,7 +23,7 @@ fn a_wait_for_a_scalar_load_is_missed() {
 }
 
 #[test]
-fn a_wait_for_a_vector_load_is_missed_in_each_family() {
+fn missing_vector_load_wait_is_detected_in_each_family() {
     if !ready() {
         return;
     }
@@ -60,7 +60,7 @@ global_store_dword v1, v2, s[4:5]"
 }
 
 #[test]
-fn a_load_into_a_register_that_another_load_is_to_fill_needs_no_wait_where_they_come_in_order() {
+fn in_order_loads_to_one_register_need_no_wait() {
     if !ready() {
         return;
     }
@@ -111,7 +111,7 @@ v_add_nc_u32 v4, s6, v1
 global_store_b32 v4, v3, s[4:5] offset:256";
 
 #[test]
-fn what_blocks_store_alike_each_of_them_may_read_and_no_other() {
+fn blocks_may_read_equal_stores_of_other_blocks() {
     if !ready() {
         return;
     }
@@ -133,7 +133,7 @@ fn what_blocks_store_alike_each_of_them_may_read_and_no_other() {
 }
 
 #[test]
-fn a_register_that_nothing_wrote_is_no_address_no_branch_and_no_result() {
+fn undefined_register_as_address_branch_or_result_is_detected() {
     if !ready() {
         return;
     }
@@ -169,7 +169,7 @@ fn a_register_that_nothing_wrote_is_no_address_no_branch_and_no_result() {
 }
 
 #[test]
-fn memory_ends_where_the_buffer_ends() {
+fn access_outside_a_buffer_is_detected() {
     if !ready() {
         return;
     }
@@ -191,7 +191,7 @@ s_waitcnt lgkmcnt(0)
 global_store_b32 v1, v3, s[4:5]";
 
 #[test]
-fn lds_between_waves_needs_a_barrier_and_a_wait_before_it() {
+fn lds_between_waves_needs_wait_and_barrier() {
     if !ready() {
         return;
     }
@@ -246,7 +246,7 @@ fn lds_between_waves_needs_a_barrier_and_a_wait_before_it() {
 }
 
 #[test]
-fn blocks_see_one_another_s_stores_only_after_a_wait_and_an_invalidation() {
+fn blocks_see_stores_after_wait_and_invalidation() {
     if !ready() {
         return;
     }
@@ -306,7 +306,7 @@ fn blocks_see_one_another_s_stores_only_after_a_wait_and_an_invalidation() {
 }
 
 #[test]
-fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
+fn matrix_needs_all_lanes_and_defined_operands() {
     if !ready() {
         return;
     }
@@ -356,7 +356,7 @@ fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
 }
 
 #[test]
-fn an_unknown_instruction_is_named() {
+fn unknown_instruction_is_named() {
     if !ready() {
         return;
     }

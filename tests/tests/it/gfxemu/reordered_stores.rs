@@ -16,7 +16,7 @@ fn missed(blocks: &Assembly, body: &str) -> usize {
 }
 
 #[test]
-fn a_wait_a_write_back_or_an_invalidation_that_is_missing_makes_some_sum_wrong() {
+fn missing_wait_write_back_or_invalidation_gives_wrong_sums() {
     if !ready() {
         return;
     }
@@ -48,7 +48,7 @@ s_waitcnt vmcnt(0)
 global_store_b32 v1, v3, s[4:5] offset:256";
 
 #[test]
-fn waves_of_a_block_see_each_other_s_stores_behind_a_wait_a_barrier_and_an_invalidation() {
+fn waves_see_stores_after_wait_barrier_and_invalidation() {
     if !ready() {
         return;
     }
@@ -80,7 +80,7 @@ v_add_nc_u32 v3, 1, v3
 global_store_b32 v1, v3, s[4:5] offset:256";
 
 #[test]
-fn a_wave_s_own_stores_to_one_place_stay_in_order() {
+fn stores_of_a_wave_to_one_address_stay_ordered() {
     if !ready() {
         return;
     }

@@ -112,7 +112,7 @@ mod tests {
     use super::open;
 
     #[test]
-    fn quotes_are_open_until_they_are_closed() {
+    fn triple_quotes_are_open_until_closed() {
         for (text, is_open) in [
             ("", false),
             ("hello", false),

@@ -217,7 +217,7 @@ mod tests {
         - a point\n\t- an indented one **not closed\nplain again 漢字かな交じり文は空白なしで折れる end";
 
     #[test]
-    fn lines_break_at_words_and_nothing_is_lost() {
+    fn lines_wrap_at_words_without_loss() {
         // The longest word outside of code has 10 columns.
         for width in [11, 13, 20, 40, 100] {
             for piece in [1, 3, 1000] {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn emphasis_adds_styles_and_changes_no_text() {
+    fn emphasis_adds_styles_without_changing_text() {
         for piece in [1, 2, 1000] {
             let shown = printed(TEXT, None, true, piece);
             assert_eq!(strip_ansi_codes(&shown), format!("{TEXT}\n"));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_does_not_command_the_terminal() {
+    fn control_characters_are_replaced() {
         let shown = printed("a\x1b]0;title\x07b\r\n\u{9b}31mc", None, true, 1000);
         assert_eq!(shown, "a�]0;title�b\n�31mc\n");
     }

@@ -1,5 +1,8 @@
 //! Helpers that the tests of the command share.
 
+#[allow(dead_code, reason = "these tests use a part of it")]
+#[path = "../../../../model/tests/support/adapters.rs"]
+pub mod adapters;
 #[path = "../../../../model/gguf/tests/it/support/folder.rs"]
 pub mod folder;
 pub mod machine;
@@ -7,6 +10,9 @@ pub mod served;
 #[path = "../../../../hub/tests/it/support/server.rs"]
 pub mod server;
 pub mod terminal;
+#[allow(dead_code, reason = "these tests use a part of it")]
+#[path = "../../../../model/gguf/tests/it/support/writer.rs"]
+pub mod writer;
 
 use assert_cmd::Command;
 use std::path::PathBuf;

@@ -1,0 +1,229 @@
+//! Errors of adapters. Each is one line that names the file, the tensor or key, and what to do.
+
+use crate::Error;
+use crate::elide::elide;
+use crate::quoted_text::QuotedText;
+use std::path::PathBuf;
+
+/// The error of reading a LoRA adapter, or of fitting it to a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdapterError {
+    /// The file or folder could not be read.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// A GGUF file that is no adapter.
+    #[error(
+        "{}: general.type is {}, where 'adapter' is wanted: a LoRA adapter in GGUF comes from \
+         convert_lora_to_gguf.py",
+        QuotedText::path(path),
+        QuotedText(found)
+    )]
+    NoAdapter {
+        /// The file.
+        path: PathBuf,
+        /// The value, or "missing".
+        found: String,
+    },
+    /// An adapter with a property that kjit does not compute.
+    #[error("{}: {} is {}: {}", QuotedText::path(path), QuotedText(key), elide(value, 100), why)]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// Why kjit refuses it, and what to do.
+        why: &'static str,
+    },
+    /// The adapter was made for another architecture.
+    #[error(
+        "{}: the adapter is for architecture {}, the model has {}",
+        QuotedText::path(path),
+        QuotedText(adapter),
+        QuotedText(base)
+    )]
+    Architecture {
+        /// The file.
+        path: PathBuf,
+        /// The adapter's architecture.
+        adapter: String,
+        /// The model's architecture.
+        base: String,
+    },
+    /// PEFT's names are not known for this architecture.
+    #[error(
+        "{}: PEFT folders are read for architectures {known}, not for {}: convert the adapter with \
+         convert_lora_to_gguf.py",
+        QuotedText::path(path),
+        QuotedText(arch)
+    )]
+    UnknownArchitecture {
+        /// The folder.
+        path: PathBuf,
+        /// The model's architecture.
+        arch: String,
+        /// The architectures whose names are known.
+        known: String,
+    },
+    /// A tensor that is no part of a LoRA pair.
+    #[error(
+        "{}: tensor {} is no part of a LoRA pair that kjit knows{hint}",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    UnknownTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What it probably is.
+        hint: &'static str,
+    },
+    /// One side of a pair is missing.
+    #[error(
+        "{}: tensor {} has no other half {}",
+        QuotedText::path(path),
+        QuotedText(tensor),
+        QuotedText(missing)
+    )]
+    Half {
+        /// The file.
+        path: PathBuf,
+        /// The half that is there.
+        tensor: String,
+        /// The half that is missing.
+        missing: String,
+    },
+    /// The model has no matrix of this name.
+    #[error(
+        "{}: tensor {} changes {}, which the model (architecture {}) does not have: the adapter \
+         belongs to another model",
+        QuotedText::path(path),
+        QuotedText(tensor),
+        QuotedText(base),
+        QuotedText(arch)
+    )]
+    NoSuchMatrix {
+        /// The file.
+        path: PathBuf,
+        /// The adapter's tensor.
+        tensor: String,
+        /// The model's tensor.
+        base: String,
+        /// The model's architecture.
+        arch: String,
+    },
+    /// The model's tensor is a vector, or has a matrix for each expert.
+    #[error(
+        "{}: tensor {} changes {} of shape {dims:?}: kjit applies adapters to plain matrices, not \
+         to vectors or to the matrices of experts",
+        QuotedText::path(path),
+        QuotedText(tensor),
+        QuotedText(base)
+    )]
+    NotAMatrix {
+        /// The file.
+        path: PathBuf,
+        /// The adapter's tensor.
+        tensor: String,
+        /// The model's tensor.
+        base: String,
+        /// The shape of the model's tensor.
+        dims: Vec<u64>,
+    },
+    /// The model uses the matrix in a way that has no adapted form.
+    #[error(
+        "{}: the model does not multiply by {} as a plain matrix: kjit cannot apply an adapter to \
+         it",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    NotUsed {
+        /// The file.
+        path: PathBuf,
+        /// The model's tensor.
+        tensor: String,
+    },
+    /// A tensor has a wrong shape.
+    #[error(
+        "{}: tensor {} has shape {found:?}, the model asks for {want:?} (rows first)",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The required shape.
+        want: Vec<usize>,
+    },
+    /// A tensor has a type that adapters do not have.
+    #[error(
+        "{}: tensor {} has type {ty}, where F32, F16, BF16 or Q8_0 is wanted",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        ty: String,
+    },
+    /// A tensor has infinite elements, or elements that are not numbers.
+    #[error(
+        "{}: tensor {} has elements that are infinite or NaN: the training failed, or the file is \
+         damaged",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A rank of zero, or an absurd one.
+    #[error(
+        "{}: tensor {} has rank {rank}, where 1 to {} are possible",
+        QuotedText::path(path),
+        QuotedText(tensor),
+        super::MOST_RANK
+    )]
+    Rank {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its rank.
+        rank: usize,
+    },
+    /// An adapter without pairs.
+    #[error("{}: the adapter has no tensors", QuotedText::path(path))]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Heads do not divide a matrix of queries or keys.
+    #[error(
+        "{}: {rows} rows of {} cannot be ordered by {heads} heads",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    Heads {
+        /// The file.
+        path: PathBuf,
+        /// The model's tensor.
+        tensor: String,
+        /// Rows of the matrix.
+        rows: usize,
+        /// Number of heads.
+        heads: usize,
+    },
+}
