@@ -212,8 +212,11 @@ impl Tensor {
     /// Errors of the computation; [`Error::Value`] for a complex tensor or one on a GPU.
     pub fn host<T>(&self, f: impl FnOnce(HostView<'_>) -> T) -> Result<T> {
         if self.im.is_some() {
-            return Err(Error::value("host", "a complex tensor is stored as two tensors: \
-                                             to_bytes()"));
+            return Err(Error::value(
+                "host",
+                "a complex tensor is stored as two tensors: \
+                                             to_bytes()",
+            ));
         }
         let buffer = eval::value(&self.re)?;
         let Store::Host(memory) = &buffer.store else {

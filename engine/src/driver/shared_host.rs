@@ -19,9 +19,7 @@ impl Device {
     /// vendors.
     pub fn shared_in_host<T: Pod>(devices: &[Device], len: usize) -> Result<Vec<DeviceBuffer<T>>> {
         let Some(first) = devices.first() else {
-            return Err(Error::Buffer(
-                "shared memory needs at least one device".to_owned(),
-            ));
+            return Err(Error::Buffer("shared memory needs at least one device".to_owned()));
         };
         if let Some(other) = devices.iter().find(|d| d.target().vendor() != first.target().vendor())
         {

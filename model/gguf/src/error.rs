@@ -189,10 +189,7 @@ pub enum ErrorKind {
         why: String,
     },
     /// An array has the wrong length.
-    #[error(
-        "metadata key {} (byte {at}) has {found} elements, expected {want}",
-        QuotedText(key)
-    )]
+    #[error("metadata key {} (byte {at}) has {found} elements, expected {want}", QuotedText(key))]
     ArrayLength {
         /// Name of the key.
         key: String,

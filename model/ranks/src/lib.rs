@@ -168,11 +168,7 @@ impl Ranks {
             ));
         }
         if size < 2 {
-            return Err(wrong(
-                by.size,
-                size.to_string(),
-                "is one process: remove --split ranks",
-            ));
+            return Err(wrong(by.size, size.to_string(), "is one process: remove --split ranks"));
         }
         let local = number(by.local)?.unwrap_or(0);
         let nodes = variable("SLURM_STEP_NODELIST").or_else(|| variable("SLURM_JOB_NODELIST"));

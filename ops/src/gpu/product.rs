@@ -3,7 +3,7 @@
 //! element-wise operations on the result. Extents and strides are arguments.
 
 use super::Gpu;
-use super::each::{Work, longest};
+use super::elementwise::{Work, longest};
 use super::launch::Grid;
 use super::render::{self, Rendered, Writer, stored, to_stored};
 use crate::contract::{Contraction, Operand};
@@ -117,11 +117,8 @@ const fn fma(n: u32) -> Tiles {
 const MAPS: &[(Tiles, u64)] = &[(wgmma(256, 4), 100), (wgmma(128, 6), 89), (wgmma(64, 8), 70)];
 /// With functions of many operations after the product, which a group computes while the other
 /// multiplies.
-const APART: &[(Tiles, u64)] = &[
-    (Tiles { apart: true, ..wgmma(128, 6) }, 100),
-    (wgmma(128, 6), 80),
-    (wgmma(64, 8), 65),
-];
+const APART: &[(Tiles, u64)] =
+    &[(Tiles { apart: true, ..wgmma(128, 6) }, 100), (wgmma(128, 6), 80), (wgmma(64, 8), 65)];
 const AHEAD: &[(Tiles, u64)] =
     &[(mma(128, 128, (2, 4), 3), 37), (mma(64, 128, (2, 4), 3), 33), (mma(64, 64, (2, 2), 3), 30)];
 const UNITS: &[(Tiles, u64)] = &[(mma(64, 64, (2, 2), 2), 100)];

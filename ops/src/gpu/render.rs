@@ -175,10 +175,9 @@ impl<'a> Writer<'a> {
                     let rest = format!("rest{}", run.start);
                     _ = writeln!(text, "    {index} {rest} = {at};");
                     let split = self.split(run);
-                    text += &split.replace("rest;", &format!("{rest};")).replace(
-                        "index_rest(rest,",
-                        &format!("index_rest({rest},"),
-                    );
+                    text += &split
+                        .replace("rest;", &format!("{rest};"))
+                        .replace("index_rest(rest,", &format!("index_rest({rest},"));
                 }
             }
         }

@@ -367,8 +367,7 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
         }
         text + &format!("{indent}(void)rest{};\n", range.start)
     };
-    let across =
-        if split > 0 { digits(0..split, "    ", "live ? row : 0") } else { String::new() };
+    let across = if split > 0 { digits(0..split, "    ", "live ? row : 0") } else { String::new() };
     let along = digits(split..program.shape.len(), "            ", "k");
     let steps = Steps::of(program);
     let folds: Vec<(Reg, FoldOp, Reg)> = program

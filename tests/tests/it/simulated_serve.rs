@@ -349,8 +349,8 @@ fn device_biases_penalties_and_masks_match_host_sampler() {
                 let (id, _, _, text) = &all[0];
                 let before = session.len(*id).unwrap();
                 let none = Work { sequence: *id, tokens: text, want: Want::Choose };
-                let nothing =
-                    session.step_masked(&[none], &mut || vec![(*id, Some(TokenMask::new(n_vocab, [])))]);
+                let nothing = session
+                    .step_masked(&[none], &mut || vec![(*id, Some(TokenMask::new(n_vocab, [])))]);
                 assert!(matches!(nothing, Err(SessionError::NothingAllowed)), "{nothing:?}");
                 assert_eq!(session.len(*id).unwrap(), before);
                 all.iter()

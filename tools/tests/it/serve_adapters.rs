@@ -5,7 +5,7 @@ use crate::support::model;
 use crate::support::served::{Served, command};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{AdapterFile, After, OpenOptions};
+use kjit_model::session::{AdapterFile, DecodeControl, OpenOptions};
 use kjit_model::{DeviceChoice, Model};
 use kjit_tests::simulator::Setup;
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ fn greedy(adapters: &[(&Path, f32)], prompt: &[u32]) -> Vec<u32> {
         .session
         .decode_past_ends(&[(id, prompt)], &mut |_, token| {
             out.push(token);
-            if out.len() == N { After::End } else { After::Go }
+            if out.len() == N { DecodeControl::End } else { DecodeControl::Go }
         })
         .unwrap();
     out

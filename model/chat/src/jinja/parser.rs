@@ -625,8 +625,7 @@ impl Parser {
                     }
                     value if all.named.is_empty() => all.positional.push(value),
                     _ => {
-                        return self
-                            .fail("an argument without a name follows one with a name");
+                        return self.fail("an argument without a name follows one with a name");
                     }
                 }
             }

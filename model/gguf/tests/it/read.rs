@@ -85,10 +85,7 @@ fn wrong_type_names_key_found_and_expected_type() {
     says(g.require_u32("a.bool"), &["is a bool"]);
     says(g.require_f32("a.u8"), &["is a u8", "expected an f32"]);
     says(g.require_bool("a.u8"), &["is a u8", "expected a bool"]);
-    says(
-        g.require_str("tokenizer.ggml.tokens"),
-        &["is an array of 4 string", "expected a string"],
-    );
+    says(g.require_str("tokenizer.ggml.tokens"), &["is an array of 4 string", "expected a string"]);
     says(
         g.strings("tokenizer.ggml.scores"),
         &["is an array of 3 f32", "expected an array of strings"],
