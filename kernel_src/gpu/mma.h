@@ -148,7 +148,7 @@ STEP u32 pack_input(float lo, float hi) {
 }
 STEP float input_value(u16 bits) { return load(f16{bits}); }
 
-// The sum of eight columns, as f16 in pairs, and the two words' worth of panels' sums of 16.
+// The sum of eight f16, two per word; and a sum of sixteen in the form of panels.
 STEP float sum_of_pairs(const u32 (&pair)[4]) {
     float sum = 0.0f;
     UNROLL for (u32 i = 0; i < 4; i++) sum += half_low(pair[i]) + half_high(pair[i]);

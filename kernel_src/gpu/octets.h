@@ -40,10 +40,10 @@ template <class W> struct Octets {
                                       : W::UNIT == 16              ? 2
                                                                    : 3;
 
-    // What a lane loads of a row for a step.
+    // The words that a lane loads of a row for a step.
     struct Raw {
         u32 code[4][CODE_WORDS];  // 4-, 2- and 1-bit codes; or the fields of a codebook
-        u32 group[2], block[4];
+        u32 group[2], block[4];   // scales in their stored form, packed
     };
 
     // Loads the lane's octet of span `span`, the i-th of a step.
@@ -69,7 +69,7 @@ template <class W> struct Octets {
         }
     }
 
-    // Loads the scales of a step. Sections are padded to 16 bytes, so the last step reads no others.
+    // Loads the scales of a step. Sections are padded to 16 bytes, so the last step stays in them.
     STEP void load_scales(Raw& q, const u8* row, u32 step) {
         if constexpr (GROUP_BYTES == 1) q.group[0] = load4_near(row + W::GROUPS_AT + 4 * step);
         if constexpr (GROUP_BYTES == 2) {
@@ -90,12 +90,18 @@ template <class W> struct Octets {
             q.block[0] = b.x, q.block[1] = b.y, q.block[2] = b.z, q.block[3] = b.w;
         } else if constexpr (bytes == 2) {
             u32x2 b = load8_near(row + W::BLOCKS_AT + 8 * step);
-            q.block[0] = b.x & 0xffff, q.block[1] = b.x >> 16;
-            q.block[2] = b.y & 0xffff, q.block[3] = b.y >> 16;
+            q.block[0] = b.x, q.block[1] = b.y;
         } else if constexpr (bytes == 1) {
-            u32 b = load4_near(row + W::BLOCKS_AT + 4 * step);
-            UNROLL for (u32 i = 0; i < 4; i++) q.block[i] = b >> (8 * i) & 255;
+            q.block[0] = load4_near(row + W::BLOCKS_AT + 4 * step);
         }
+    }
+
+    // The scales of the block of span i, in their stored form.
+    STEP u32 block_of(const Raw& q, u32 i) {
+        if constexpr (LARGE) return q.block[0];
+        if constexpr (W::BLOCK_32 > 1 || W::BLOCKS == Blocks::HalfPair) return q.block[i];
+        if constexpr (W::BLOCKS == Blocks::HalfE8M0) return q.block[0] >> (8 * i) & 255;
+        return q.block[i / 2] >> (16 * (i % 2)) & 0xffff;
     }
 
     STEP u32 group_of(const Raw& q, u32 i) {
@@ -108,7 +114,7 @@ template <class W> struct Octets {
     STEP float scale_of(const Raw& q, u32 i) {
         if constexpr (W::GROUPS == Groups::Ue4m3) return 1.0f;
         Unit<W> t = zero_unit<W>();
-        t.block = q.block[LARGE ? 0 : i];
+        t.block = block_of(q, i);
         if constexpr (SCALING == Scaling::Step) {
             float d = half_low(t.block);
             if constexpr (CODEBOOK<W>) d *= W::DOWN;

@@ -13,8 +13,8 @@
 // Lane l has octets (octets.h) of rows l/4 and l/4 + 8. Weights stay exact: the operand of the
 // matrix units is codes, or codes times small integers, and a product over a span or a step of 128
 // columns starts from zero and is added to the result times the scale, in f32. So a row of a batch
-// has nearly the result that it has alone (dots.h). The only other traffic of a block is the panels,
-// which its waves find in L1.
+// has nearly the result that it has alone (dots.h). The only other traffic of a block is the
+// panels, which its waves find in L1.
 //
 // A wave has 16·ROW_TILES rows. WAVES_ROWS waves of a block divide BN rows; the others share the
 // columns, and their sums are added in shared memory. Weights are loaded before the wait for the
@@ -44,6 +44,33 @@ template <class S> struct SmallGemm {
         UNROLL for (u32 e = 0; e < 4; e++) acc[e] = fma_f32(scale[e / 2], sum[e], acc[e]);
     }
 
+    // The span of a step with which the scales are loaded. Scales of spans are needed last, and in
+    // their stored form they take fewer registers.
+    template <class W>
+    static constexpr u32 SCALES_AT = Octets<W>::SCALING == Scaling::Span ? 3 : 0;
+
+    // Adds the product of a step's offsets.
+    template <class W>
+    STEP void add_offsets(float (&acc)[ROW_TILES][TOKEN_TILES][4],
+                          const typename Octets<W>::Raw (&raw)[LANE_ROWS], const u16* panel,
+                          bool there, u32 p) {
+        u32 w[ROW_TILES][4];
+        float by[ROW_TILES][2];
+        UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
+            Octets<W>::offsets_of(raw[r], p, w[r / 2][r % 2], w[r / 2][2 + r % 2]);
+            by[r / 2][r % 2] = Octets<W>::offset_scale(raw[r]);
+        }
+        UNROLL for (u32 n = 0; n < TOKEN_TILES; n++) {
+            u32x2 q = load8(panel + (u64)n * (STEPS * PANEL) + PANEL_SUMS + lane_id() * 4);
+            const u32 b[2] = {there ? q.x : 0, there ? q.y : 0};
+            UNROLL for (u32 t = 0; t < ROW_TILES; t++) {
+                float sum[4] = {};
+                mma_m16n8k16(sum, w[t], b);
+                add_scaled(acc[t][n], sum, by[t]);
+            }
+        }
+    }
+
     // Adds the products of a step. `next(i)` loads span i of a later step in the place of this one.
     template <class W, class Next>
     STEP void add_step(float (&acc)[ROW_TILES][TOKEN_TILES][4],
@@ -52,38 +79,27 @@ template <class S> struct SmallGemm {
         using O = Octets<W>;
         constexpr Scaling scaling = O::SCALING;
         auto inside = [&](u32 span) { return COLS % 128 == 0 || span < SPANS; };
+        const u16* panel = xs;
         xs += lane_id() * 8;
-        // Scales are taken out before the first span of a later step is loaded.
-        constexpr u32 scales = scaling == Scaling::Span ? 4 : 1;
-        float scale[ROW_TILES][scales][2];
-        if constexpr (scaling != Scaling::None) UNROLL
-            for (u32 r = 0; r < LANE_ROWS; r++)
-                UNROLL for (u32 i = 0; i < scales; i++)
-                    scale[r / 2][i][r % 2] = O::scale_of(raw[r], i);
-        if constexpr (O::OFFSET) {
-            u32 w[ROW_TILES][4];
-            float by[ROW_TILES][2];
+        // Taken out before the scales of a later step are loaded.
+        float scale[ROW_TILES][2];
+        u32 group[LANE_ROWS][4] = {};
+        if constexpr (scaling == Scaling::Step) {
+            if constexpr (O::OFFSET) add_offsets<W>(acc, raw, panel, inside(4 * step + p), p);
             UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
-                O::offsets_of(raw[r], p, w[r / 2][r % 2], w[r / 2][2 + r % 2]);
-                by[r / 2][r % 2] = O::offset_scale(raw[r]);
-            }
-            const bool there = inside(4 * step + p);
-            UNROLL for (u32 n = 0; n < TOKEN_TILES; n++) {
-                u32x2 q = load8(xs + (u64)n * (STEPS * PANEL) + PANEL_SUMS - lane_id() * 4);
-                const u32 b[2] = {there ? q.x : 0, there ? q.y : 0};
-                UNROLL for (u32 t = 0; t < ROW_TILES; t++) {
-                    float sum[4] = {};
-                    mma_m16n8k16(sum, w[t], b);
-                    add_scaled(acc[t][n], sum, by[t]);
-                }
+                scale[r / 2][r % 2] = O::scale_of(raw[r], 0);
+                UNROLL for (u32 i = 0; i < 4; i++) group[r][i] = O::step_scale(raw[r], i, p);
             }
         }
-        u32 group[LANE_ROWS][4] = {};
-        if constexpr (scaling == Scaling::Step) UNROLL
-            for (u32 r = 0; r < LANE_ROWS; r++)
-                UNROLL for (u32 i = 0; i < 4; i++) group[r][i] = O::step_scale(raw[r], i, p);
         float sum[ROW_TILES][TOKEN_TILES][4] = {};
         UNROLL for (u32 i = 0; i < 4; i++) {
+            if constexpr (scaling == Scaling::Span) {
+                UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
+                    scale[r / 2][r % 2] = O::scale_of(raw[r], i);
+                if constexpr (O::OFFSET)
+                    if (i == SCALES_AT<W>)
+                        add_offsets<W>(acc, raw, panel, inside(4 * step + p), p);
+            }
             u32 pair[LANE_ROWS][4];
             UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
                 O::pairs_of(raw[r], i, p, group[r][i], pair[r]);
@@ -101,7 +117,7 @@ template <class S> struct SmallGemm {
                         mma_m16n8k16(to, w, b + 2 * h);
                     }
                     if constexpr (scaling == Scaling::Span) {
-                        add_scaled(acc[t][n], sum[t][n], scale[t][i]);
+                        add_scaled(acc[t][n], sum[t][n], scale[t]);
                         UNROLL for (u32 e = 0; e < 4; e++) sum[t][n][e] = 0.0f;
                     }
                 }
@@ -110,7 +126,7 @@ template <class S> struct SmallGemm {
         if constexpr (scaling == Scaling::Step) UNROLL
             for (u32 t = 0; t < ROW_TILES; t++)
                 UNROLL for (u32 n = 0; n < TOKEN_TILES; n++)
-                    add_scaled(acc[t][n], sum[t][n], scale[t][0]);
+                    add_scaled(acc[t][n], sum[t][n], scale[t]);
     }
 
     // `stage`: WAVES_COLS × BM × WIDE.
@@ -128,12 +144,12 @@ template <class S> struct SmallGemm {
         UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
             row[r] = G::template part_row<W>(part, wave_row + r / 2 * 16 + r % 2 * 8 + lane / 4, 0);
         auto inside = [&](u32 span) { return COLS % 128 == 0 || span < SPANS; };
-        // Loads span i of a step, and with the first span the scales.
+        // Loads span i of a step, and with one of them the scales.
         auto fetch = [&](typename O::Raw(&q)[LANE_ROWS], u32 step, u32 i) {
             if (step >= end) return;
             const u32 span = inside(4 * step + i) ? 4 * step + i : 0;
             UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
-                if (i == 0) O::load_scales(q[r], row[r], step);
+                if (i == SCALES_AT<W>) O::load_scales(q[r], row[r], step);
                 O::load_codes(q[r], i, row[r], span, p);
             }
         };

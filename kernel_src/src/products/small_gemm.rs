@@ -215,8 +215,12 @@ impl Family for SmallGemmSpec {
         if self.fixed { f.write_str(", fixed") } else { Ok(()) }
     }
 
-    fn usual(&self, _: &Target) -> Result<SmallGemmTuning, SpecError> {
-        Ok(self.start())
+    fn usual(&self, target: &Target) -> Result<SmallGemmTuning, SpecError> {
+        let start = self.start();
+        // Turing needs a few registers more. Its half of the threads is one block.
+        let one = target.arch().id == "sm_75" && self.block_tokens() > 16;
+        let blocks_per_unit = if one { 1 } else { start.blocks_per_unit };
+        Ok(SmallGemmTuning { blocks_per_unit, ..start })
     }
 
     fn check(&self, target: &Target, t: &SmallGemmTuning) -> Result<(), SpecError> {
