@@ -341,7 +341,7 @@ fn only_transient_http_errors_are_retried() {
     let line = said(pull(&hub, other));
     assert!(
         line.contains("broke off 5 times")
-            && line.contains("goes on from there")
+            && line.contains("run the command again to resume")
             && line.contains(&server.cdn),
         "{line}"
     );

@@ -572,7 +572,7 @@ mod tests {
             if let (Err(zero), Err(one)) = (zero, one) {
                 assert!(
                     zero.contains("rank 1 did not come")
-                        && one.contains("another KJIT_RANKS_SECRET"),
+                        && one.contains("a different KJIT_RANKS_SECRET"),
                     "{zero} {one}"
                 );
             }
@@ -597,7 +597,7 @@ mod tests {
             for (words, told) in [
                 ("1 other same", "another job's"),
                 ("x - same", "above 0"),
-                ("7 - same", "none of 3 ranks"),
+                ("7 - same", "out of range: the job has 3 ranks"),
             ] {
                 let ours = ranks(1, 3, port, "30");
                 let (mut stream, drawn) = begins(port);
@@ -653,7 +653,7 @@ mod tests {
             assert!(why.contains("two processes say that they are rank 1 of 4"), "{why}");
         }
         for why in all(&[(0, "same"), (2, "x\u{1b}[31m")]) {
-            assert!(why.contains("rank 2 has another word than rank 0"), "{why}");
+            assert!(why.contains("rank 2 has a different word from rank 0"), "{why}");
             assert!(!why.contains('\u{1b}'), "what another says is shown as it is: {why:?}");
         }
     }

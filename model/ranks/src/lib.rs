@@ -300,7 +300,7 @@ mod tests {
             (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR"),
             (
                 &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "0")],
-                "no port",
+                "not a port",
             ),
             (&[("JOB_COMPLETION_INDEX", "0")], "WORLD_SIZE"),
             (
