@@ -320,8 +320,6 @@ for name in ("silu", "sigmoid", "tanh"):
 for name in ("exp", "log", "tanh", "sin", "erf"):
     if hasattr(kjit, name):
         both(f"{name} of 256 MB float32, GB/s", 0.512 * 1.048576, "float32", [(64 << 20,)], getattr(kjit, name), getattr(torch, name))
-both("transposing copy float16 8192x8192, GB/s", 4e-9 * 8192**2, "float16", [(8192, 8192)],
-     lambda x: kjit.reshape(kjit.matrix_transpose(x), (-1,)), lambda x: x.T.contiguous())
 both("conv2d float16 16x256x28x28 3x3, TFLOP/s", 2e-12 * 16 * 256 * 256 * 9 * 28 * 28, "float16", [(16, 256, 28, 28), (256, 256, 3, 3)],
      lambda x, w: F.conv2d(x, w, None, 1, 1), lambda x, w: T.conv2d(x, w, None, 1, 1))
 MLP = [(64, 784), (256, 784), (256,), (128, 256), (128,), (10, 128), (10,)]
