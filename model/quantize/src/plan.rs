@@ -74,7 +74,7 @@ impl PlannedTensor {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(crate) metadata: Metadata,
-    /// The tensors in the order of the source.
+    /// The tensors in llama.cpp's order: those of no layer, then by layer, each by name.
     pub tensors: Vec<PlannedTensor>,
     /// Number of files.
     pub parts: usize,
@@ -95,8 +95,9 @@ impl Plan {
         }
         let formats = formats(gguf, options)?;
         let (mut tensors, mut again, mut without) = (vec![], 0, 0);
-        let infos = gguf.tensors();
-        for (info, format) in infos.iter().zip(formats) {
+        let mut infos: Vec<_> = gguf.tensors().iter().zip(formats).collect();
+        infos.sort_by(|(a, _), (b, _)| order(a.name(), b.name()));
+        for (info, format) in infos {
             let from = source_type(info)?;
             let to = match format {
                 Some(format) if format.ggml_id != from.id => {
@@ -262,7 +263,10 @@ pub(crate) fn importance<'a>(
 
 fn metadata(gguf: &Gguf, options: &Options) -> Result<Metadata, QuantizeError> {
     let mut metadata = Metadata::of(gguf);
-    metadata.remove("general.alignment");
+    // These two come last, as llama.cpp writes them.
+    for key in ["general.alignment", "general.quantization_version", "general.file_type"] {
+        metadata.remove(key);
+    }
     metadata.set("general.quantization_version", StoredValue::u32(2));
     metadata.set("general.file_type", StoredValue::u32(options.mixture.file_type));
     if let Some(imatrix) = &options.imatrix {
