@@ -53,7 +53,7 @@ impl Http {
             }
             let text = self.whole(&mut answer, &url)?;
             let said: ModelInfoJson = serde_json::from_slice(&text)
-                .map_err(|e| strange(&url, format!("no JSON of a hub: {e}")))?;
+                .map_err(|e| strange(&url, format!("not JSON of a hub: {e}")))?;
             let (Some(commit), Some(files)) = (said.sha.filter(|c| is_commit(c)), said.siblings)
             else {
                 return Err(strange(&url, "it names no commit, or no files".to_owned()).into());

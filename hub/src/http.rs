@@ -111,7 +111,7 @@ impl Http {
     /// storage host.
     pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<HttpResponse, Fault> {
         let (mut commit, mut etag, mut size) = (None, None, None);
-        let mut at: Uri = url.parse().map_err(|e| strange(url, format!("no address: {e}")))?;
+        let mut at: Uri = url.parse().map_err(|e| strange(url, format!("not an address: {e}")))?;
         for _ in 0..MOST_HOPS {
             let response = self.once(&at, head, from)?;
             let said =

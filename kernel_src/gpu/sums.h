@@ -1,6 +1,6 @@
 // sums.h: sums over several devices (all-reduce) in a kernel of many steps (persist.h). One launch
-// computes one token for the device's shard of the model. Inside the launch, the partial rows of all
-// devices are summed, and every device gets the sum.
+// computes one token for the device's shard of the model. Inside the launch, the partial rows of
+// all devices are summed, and every device gets the sum.
 //
 // The devices use the words and inboxes of reduce.h. Exchanges are numbered as there: a launch uses
 // the next `count` numbers and adds `count` to the counter at its end. So prompts, which are

@@ -1,5 +1,5 @@
-// top_keys: selects the TOP best scores (indexer_scores.h) of the positions that each token sees, as
-// a list of positions in rising order. Among equal scores the earlier positions are taken; −0
+// top_keys: selects the TOP best scores (indexer_scores.h) of the positions that each token sees,
+// as a list of positions in rising order. Among equal scores the earlier positions are taken; −0
 // equals 0, NaN is the lowest.
 //
 //   scores    rows of `capacity` f32, for the tokens from `first` on

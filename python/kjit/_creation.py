@@ -142,7 +142,7 @@ def linspace(
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
     """Coordinates of vectors: each of shape (len(a), len(b), …), for "xy" (len(b), len(a), …)."""
     if indexing not in ("xy", "ij"):
-        raise ValueError(f"meshgrid: indexing '{indexing}' is not valid; use xy and ij")
+        raise ValueError(f"meshgrid: indexing '{indexing}' is not valid; use xy or ij")
     if any(a.ndim != 1 for a in arrays):
         raise ValueError("meshgrid takes tensors of one axis")
     if any(a.dtype != arrays[0].dtype for a in arrays):

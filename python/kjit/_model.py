@@ -25,7 +25,7 @@ def _bytes(size: int | str | None) -> int | None:
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", size.strip().lower())
     if not found or found[2] not in _UNITS:
-        raise ValueError(f"'{size}' is no size: give bytes, or a number and a unit, as in '4GB'")
+        raise ValueError(f"'{size}' is not a size: give bytes, or a number and a unit, as in '4GB'")
     return int(float(found[1]) * _UNITS[found[2]])
 
 

@@ -121,7 +121,7 @@ def searchsorted(
 ) -> Tensor:
     """Where in the sorted list x1 each x2 belongs, before (right: behind) equals: int64."""
     if side not in ("left", "right"):
-        raise ValueError(f"searchsorted: side '{side}' is not valid; use left and right")
+        raise ValueError(f"searchsorted: side '{side}' is not valid; use left or right")
     return _kjit.searchsorted(x1, x2, side == "right", sorter)
 
 

@@ -419,7 +419,7 @@ fn pooled(word: &str) -> PyResult<Pooling> {
         "last" => Ok(Pooling::Last),
         "mean" => Ok(Pooling::Mean),
         other => Err(PyValueError::new_err(format!(
-            "pooling '{other}' is not valid; use first, last, mean"
+            "pooling '{other}' is not valid; use first, last or mean"
         ))),
     }
 }

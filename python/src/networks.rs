@@ -25,7 +25,7 @@ fn reduction(word: &str) -> PyResult<Reduction> {
         "mean" => Ok(Reduction::Mean),
         "sum" => Ok(Reduction::Sum),
         other => Err(PyValueError::new_err(format!(
-            "reduction '{other}' is not valid; use none, mean, sum"
+            "reduction '{other}' is not valid; use none, mean or sum"
         ))),
     }
 }

@@ -223,7 +223,7 @@ class Memory(unittest.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, "the CPU has no pool"):
                 call()
-        with self.assertRaisesRegex(ValueError, "'4 XB' is no size"):
+        with self.assertRaisesRegex(ValueError, "'4 XB' is not a size"):
             kjit.warmup_memory_pool(2, "4 XB", "cpu")
         self.assertEqual(kjit.empty_cache(), 0)
         self.assertEqual(kjit.current_stream("cpu").handle, 0)

@@ -123,7 +123,7 @@ class Wrong(unittest.TestCase):
             kjit.Model("x.gguf", "banana")
         with self.assertRaisesRegex(kjit.ModelError, "test_model.py"):
             kjit.Model(__file__, "cpu")
-        with self.assertRaisesRegex(ValueError, "no size"):
+        with self.assertRaisesRegex(ValueError, "not a size"):
             kjit.AutoModel.from_pretrained("x.gguf", "cpu", memory="lots")
         with self.assertRaises(ValueError):
             kjit.Model("hf:", "cpu")

@@ -281,7 +281,7 @@ mod tests {
             (b"\x28\xb5\x2f\xfd\0", "is compressed"),
             (b"{\0\"\0", "UTF-16"),
             (b"\xff\xfe{\0", "UTF-16"),
-            (b"{\"a\": \"\xed\xa0\x80\"}", "no UTF-8 from byte 7 on"),
+            (b"{\"a\": \"\xed\xa0\x80\"}", "not UTF-8 from byte 7 on"),
             (b"{\"a\": nonsense}", "is not JSON: expected ident"),
             (br#"{"a": "\ud83d\ude00", "prompt": nonsense}"#, "is not JSON: expected ident"),
             (br#"{"a": "\\ud800", "#, "is not JSON: EOF"),

@@ -287,7 +287,7 @@ fn unavailable_devices_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::new(config(dir.path()));
     for (asked, word) in [
-        ("cuda:x", "no device number"),
+        ("cuda:x", "not a device number"),
         ("metal", "no driver"),
         ("banana:0", "there are cuda"),
         ("cuda:4096", ""),

@@ -371,9 +371,9 @@ fn unreachable_or_invalid_host_is_named() {
     // The server speaks HTTP, but not the hub's API.
     let server = Server::new(vec![]);
     for (fault, word) in [
-        (Fault::Status(200, "Content-Type: text/html\r\n"), "no JSON"),
+        (Fault::Status(200, "Content-Type: text/html\r\n"), "not JSON"),
         (Fault::To(format!("{}/again", server.endpoint)), "redirects"),
-        (Fault::To("http://[".into()), "no address"),
+        (Fault::To("http://[".into()), "not an address"),
     ] {
         let loops = if word == "redirects" { 10 } else { 1 };
         (0..loops).for_each(|_| server.fault("GET hub", fault.clone()));

@@ -257,7 +257,7 @@ mod tests {
             ("cpu:1", "one device"),
             ("auto:0", "give auto"),
             ("cuda:x", "'x' is not a device number"),
-            ("cuda:-1", "no device number"),
+            ("cuda:-1", "not a device number"),
             ("metal", "no metal driver"),
             ("metal:0", "no metal driver"),
             ("banana", "give auto"),

@@ -1,7 +1,7 @@
 //! Tests of constraints that are slow at a later token: other answers go on meanwhile.
 
-use crate::it::support::asked::{Got, SubmittedRequest, ask};
 use crate::it::support::files::tiny_model;
+use crate::it::support::submitted_request::{Got, SubmittedRequest, ask};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::TokenMask;
 use kjit_model::serve::{

@@ -42,7 +42,7 @@ def tanh(x: Tensor) -> Tensor:
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal distribution's share below x; ``approximate="tanh"`` as torch has it."""
     if approximate not in ("none", "tanh"):
-        raise ValueError(f"gelu: approximate '{approximate}' is not valid; use none and tanh")
+        raise ValueError(f"gelu: approximate '{approximate}' is not valid; use none or tanh")
     return _kjit.activation("gelu_tanh" if approximate == "tanh" else "gelu", x)
 
 
@@ -178,7 +178,7 @@ def _conv(
     elif padding == "valid":
         padding = 0
     if isinstance(padding, str):
-        raise ValueError(f"conv: padding '{padding}' is not valid; use same, valid and sizes")
+        raise ValueError(f"conv: padding '{padding}' is not valid; use same, valid or sizes")
     return _kjit.conv(x, weight, bias, (steps, _list(padding, n), wide), groups)
 
 

@@ -7,8 +7,8 @@ use kjit_model::gpu::{Form, trial_plan};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence};
 use kjit_tests::files::model_path;
-use kjit_tests::one::SoloSession;
 use kjit_tests::simulator::{Setup, Simulated, cache, trying};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 
 #[test]

@@ -106,7 +106,7 @@ fn embed_errors_name_line_or_choices() {
     assert!(line.contains("'llama'") && line.contains("pooling_type"), "{line}");
     let mean = ["--pooling", "mean", "-c", "16"];
     for (lines, words) in [
-        ("\"a\"\nnope\n", ["line 2", "no JSON"]),
+        ("\"a\"\nnope\n", ["line 2", "not JSON"]),
         ("\"a\"\n[1]\n", ["line 2", "not a JSON string"]),
         (
             "\"a\"\n\"b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b \

@@ -451,7 +451,7 @@ fn reproducible_run_measures_no_rates() {
                 .unwrap();
             let said = String::from_utf8(out.stderr).unwrap();
             assert!(out.status.success(), "{more:?}: {said}");
-            said.contains("this command promises the same tokens each time, so all streamed weights are copied")
+            said.contains("so all streamed weights are copied to the GPU")
         };
         assert!(promised(&["--temp", "0"]) && promised(&["--temp", "0.8", "--seed", "7"]));
         assert!(!promised(&["--temp", "0.8"]) && !promised(&["--temp", "0", "--host-ffn", "1"]));

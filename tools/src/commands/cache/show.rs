@@ -143,7 +143,10 @@ pub fn presence(wanted: &ModelKernels, entries: &[EntryInfo]) -> String {
 }
 
 fn presence_json(wanted: &[ModelKernels], entries: &[EntryInfo]) -> Value {
-    let one = |w: &ModelKernels| json!({ "arch": w.arch, "kernels": w.kernels.len(), "missing": w.missing(entries) });
+    let one = |w: &ModelKernels| {
+        let missing = w.missing(entries);
+        json!({ "arch": w.arch, "kernels": w.kernels.len(), "missing": missing })
+    };
     wanted.iter().map(one).collect()
 }
 
