@@ -143,7 +143,7 @@ struct ChoiceState {
     begun: bool,
     at: scores::TextPosition,
     /// Scores of tokens whose text was not sent yet.
-    scores: scores::Written,
+    scores: scores::CompletionScores,
     /// Number of characters sent.
     sent: usize,
     so_far: RunningUsage,
