@@ -146,6 +146,29 @@ def check_convolutions():
                   1e-5 * (each * kh * kw)**0.5 + 1e-5)
 
 
+def check_large():
+    """Sizes from which large products with functions and large convolutions take other kernels."""
+    for dtype, eps in DTYPES.items():
+        x, a = given(dtype, 2, 64, 37, 41)
+        f, b = given(dtype, 72, 64, 3, 3)
+        pad = np.pad(a, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        want = np.zeros((2, 72, 37, 41))
+        for p in range(3):
+            for q in range(3):
+                want += np.einsum("nchw,oc->nohw", pad[:, :, p:p + 37, q:q + 41], b[:, :, p, q])
+        close(f"conv2d {dtype} of 64 channels", lambda: F.conv2d(x, f, None, 1, 1), want, eps, 4e-4)
+        for m, n, k in ((1160, 1544, 520), (4096, 520, 264), (777, 1031, 512)):
+            x, a = given(dtype, m, k)
+            w, b = given(dtype, n, k)
+            v, c = given(dtype, n)
+            t = a @ b.T + c
+            tol = 8e-6 * k**0.5 + 8 * eps * k**0.5
+            close(f"{dtype} gelu {m}x{k}x{n}", lambda: F.gelu(F.linear(x, w, v)),
+                  t * 0.5 * (1 + erf(t / 2**0.5)), 4 * eps, tol)
+            close(f"{dtype} silu {m}x{k}x{n}", lambda: kjit.silu(F.linear(x, w, v)),
+                  t / (1 + np.exp(-t)), 4 * eps, tol)
+
+
 def check_elements():
     for n in (1, 33, 4099):
         for m in (1, 129):
@@ -170,7 +193,7 @@ def check_attention():
                   e / e.sum(-1, keepdims=True) @ c, 4 * eps, 24 * eps)
 
 
-CHECKS = (check_products, check_rows, check_elements, check_convolutions, check_attention)
+CHECKS = (check_products, check_large, check_rows, check_elements, check_convolutions, check_attention)
 for check in CHECKS if PART != "rates" else ():
     wrong, counts = [], {"checked": 0, "start": time.time()}
     try:
@@ -285,6 +308,20 @@ both("linear + bias + gelu float16 4096, TFLOP/s", 2e-12 * 4096**3, "float16", [
 for dtype in ("float32", "float16"):
     both(f"conv2d {dtype} 32x64x56x56 3x3, TFLOP/s", 2e-12 * 32 * 64 * 64 * 9 * 56 * 56, dtype, [(32, 64, 56, 56), (64, 64, 3, 3)],
          lambda x, w: F.conv2d(x, w, None, 1, 1), lambda x, w: T.conv2d(x, w, None, 1, 1))
+for dtype in ("float16", "bfloat16", "float32"):
+    for n in (64, 256, 1024, 8192, 32768):
+        m = (128 << 20) // (2 if dtype != "float32" else 4) // n
+        both(f"softmax {dtype} {m}x{n}, GB/s", 0.256 * 1.048576, dtype, [(m, n)], lambda x: F.softmax(x, -1), lambda x: T.softmax(x, -1))
+        both(f"layer_norm {dtype} {m}x{n}, GB/s", 0.256 * 1.048576, dtype, [(m, n), (n,), (n,)],
+             lambda x, w, b: F.layer_norm(x, w.shape, w, b), lambda x, w, b: T.layer_norm(x, w.shape, w, b))
+for name in ("silu", "sigmoid", "tanh"):
+    both(f"linear + bias + {name} float16 4096, TFLOP/s", 2e-12 * 4096**3, "float16", [(4096, 4096), (4096, 4096), (4096,)],
+         lambda x, w, b: getattr(kjit, name)(F.linear(x, w, b)), lambda x, w, b: getattr(torch, name, T.silu)(T.linear(x, w, b)))
+for name in ("exp", "log", "tanh", "sin", "erf"):
+    if hasattr(kjit, name):
+        both(f"{name} of 256 MB float32, GB/s", 0.512 * 1.048576, "float32", [(64 << 20,)], getattr(kjit, name), getattr(torch, name))
+both("conv2d float16 16x256x28x28 3x3, TFLOP/s", 2e-12 * 16 * 256 * 256 * 9 * 28 * 28, "float16", [(16, 256, 28, 28), (256, 256, 3, 3)],
+     lambda x, w: F.conv2d(x, w, None, 1, 1), lambda x, w: T.conv2d(x, w, None, 1, 1))
 MLP = [(64, 784), (256, 784), (256,), (128, 256), (128,), (10, 128), (10,)]
 both("MLP 784-256-128-10, batch 64, us", 0, "float32", MLP,
      lambda x, a, b, c, d, e, f: F.linear(kjit.relu(F.linear(kjit.relu(F.linear(x, a, b)), c, d)), e, f),

@@ -238,8 +238,11 @@ fn read(path: &Path, options: &OpenOptions) -> Result<(Arc<Gguf>, Graph, Tokeniz
     Ok((Arc::new(gguf), graph, tokenizer))
 }
 
-/// Adds the adapters of the options to a graph and its file.
-fn with_adapters(
+/// Adds the adapters of the options to a graph and its file, which [`Model::open`] does as well.
+///
+/// # Errors
+/// An adapter cannot be read, or does not fit the model or the other options.
+pub fn with_adapters(
     graph: Graph,
     gguf: Gguf,
     options: &OpenOptions,

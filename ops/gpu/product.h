@@ -55,27 +55,36 @@ template <class S> STEP ProductTile product_tile(const Numbers& p, u32 block) {
     return ProductTile{batch, (first + rest % few) * S::BM, rest / few * S::BN};
 }
 
-// ------------------------------------------------------------------------------ f32, without units
+// The type of sums, and what they are made of.
+template <class In> struct SumOf { typedef float Type; };
+template <> struct SumOf<f64> { typedef f64 Type; };
+STEP f64 load(f64 v) { return v; }
+STEP float fma_of(float a, float b, float c) { return fma_f32(a, b, c); }
+STEP f64 fma_of(f64 a, f64 b, f64 c) { return m_fma(a, b, c); }
+
+// --------------------------------------------------------------------- f32 and f64, without units
 // Blocks of 256 threads and BM × BM results; BN = BM. In shared memory a tile has a row for each of
 // DEPTH depths. A thread has T × T sums. For tiles of 32, four groups of 64 threads take a quarter
 // of the depths each and are summed at the end: small products are bound by the latency of loads.
 template <class S> struct ProductFma {
     using Left = typename S::Left;
     using Right = typename S::Right;
+    using Sum = typename SumOf<typename S::In>::Type;
     static constexpr u32 B = S::BM, T = B == 128 ? 8 : 4, GROUPS = 256 * T * T / (B * B);
-    static constexpr u32 DEPTH = B == 32 ? 64 : B == 64 ? 32 : 16;
+    static constexpr u32 DEPTH = (B == 32 ? 64 : B == 64 ? 32 : 16) * 4 / sizeof(Sum);
     static constexpr u32 EACH = B * DEPTH / 256, WIDE = B + 4, TILE = DEPTH * WIDE;
     static_assert(S::BM == S::BN && (B == 32 || B == 64 || B == 128) && KJ_BLOCK == 256,
                   "squares of a block of 256 threads");
+    static_assert(sizeof(Sum) == 4 || B == 64, "tiles of f64 fit shared memory");
     static_assert(GROUPS * B * B <= 2 * TILE || GROUPS == 1, "sums fit where the tiles were");
-    struct alignas(16) Four { float v[4]; };
+    struct alignas(16) Four { Sum v[4]; };
 
     template <class Side> struct Operand {
         static constexpr u32 LIE = Side::LIE;
         const typename S::In* from;
         u32 first, rows, depth;
         i64 own;  // LIE_ACROSS: of this thread's row
-        float held[EACH];
+        Sum held[EACH];
 
         STEP Operand at(const Numbers& p, const typename S::In* base, u32 z, u32 first, u32 rows) {
             Operand o;
@@ -115,7 +124,7 @@ template <class S> struct ProductFma {
         if constexpr (LIE == LIE_DEPTHS || LIE == LIE_ROWS) {
             UNROLL for (u32 i = 0; i < EACH / 4; i++) {
                 const u32 row = o.first + row_of<LIE>(i), k = k0 + depth_of<LIE>(i);
-                Four four = {{0.0f, 0.0f, 0.0f, 0.0f}};
+                Four four = {{0, 0, 0, 0}};
                 if (row < o.rows && k < o.depth)
                     four = *(const Four*)(o.from + Side::own(p, row) + Side::depth(p, k));
                 UNROLL for (u32 j = 0; j < 4; j++) o.held[4 * i + j] = four.v[j];
@@ -129,13 +138,13 @@ template <class S> struct ProductFma {
                 else
                     at = Side::own(p, min_u32(row, o.rows - 1)) +
                          Side::depth(p, min_u32(k0 + k, o.depth - 1));
-                const float v = load(o.from[at]);
-                o.held[i] = row < o.rows && k0 + k < o.depth ? v : 0.0f;
+                const Sum v = load(o.from[at]);
+                o.held[i] = row < o.rows && k0 + k < o.depth ? v : 0;
             }
         }
     }
 
-    template <class Side> STEP void put(const Operand<Side>& o, float* to) {
+    template <class Side> STEP void put(const Operand<Side>& o, Sum* to) {
         constexpr u32 LIE = Side::LIE;
         if constexpr (LIE == LIE_DEPTHS || LIE == LIE_ROWS) {
             UNROLL for (u32 i = 0; i < EACH / 4; i++) {
@@ -157,7 +166,7 @@ template <class S> struct ProductFma {
 
     // The i-th of a thread's rows (or columns) in a tile.
     STEP u32 place(u32 thread, u32 i) { return i / 4 * 64 + thread * 4 + i % 4; }
-    STEP void take(float (&v)[T], const float* from, u32 thread) {
+    STEP void take(Sum (&v)[T], const Sum* from, u32 thread) {
         UNROLL for (u32 i = 0; i < T; i += 4) {
             const Four four = *(const Four*)(from + place(thread, i));
             UNROLL for (u32 j = 0; j < 4; j++) v[i + j] = four.v[j];
@@ -167,8 +176,8 @@ template <class S> struct ProductFma {
     template <class Out, class Give>
     STEP void run(const Numbers& p, const typename S::In* left, const typename S::In* right,
                   Out* to, Give give) {
-        LDS_ARRAY(float, xs, 2 * TILE);
-        LDS_ARRAY(float, ys, 2 * TILE);
+        LDS_ARRAY(Sum, xs, 2 * TILE);
+        LDS_ARRAY(Sum, ys, 2 * TILE);
         LDS_ARRAY(i64, tables, 4 * DEPTH);
         const u32 m = (u32)p.n[0], n = (u32)p.n[1], depth = (u32)p.n[2];
         const u32 steps = CEIL_DIV(depth, DEPTH), t = thread_id();
@@ -191,9 +200,9 @@ template <class S> struct ProductFma {
         const u32 group = GROUPS == 1 ? 0 : t / (256 / GROUPS), g = t % (256 / GROUPS);
         const u32 down = B == 32 ? g / 8 : g / 64 * 4 + g % 32 / 8;
         const u32 across = B == 32 ? g % 8 : g / 32 % 2 * 8 + g % 8;
-        float sum[T][T];
+        Sum sum[T][T];
         UNROLL for (u32 i = 0; i < T; i++)
-            UNROLL for (u32 j = 0; j < T; j++) sum[i][j] = 0.0f;
+            UNROLL for (u32 j = 0; j < T; j++) sum[i][j] = 0;
         tables_of(0);
         block_sync();
         fetch_both(0);
@@ -203,14 +212,14 @@ template <class S> struct ProductFma {
         for (u32 step = 0; step < steps; step++) {
             const bool more = step + 1 < steps;
             if (more) fetch_both(step + 1);
-            const float* a = xs + step % 2 * TILE;
-            const float* b = ys + step % 2 * TILE;
+            const Sum* a = xs + step % 2 * TILE;
+            const Sum* b = ys + step % 2 * TILE;
             FMA_UNROLL for (u32 k = 0; k < DEPTH; k += GROUPS) {
-                float u[T], v[T];
+                Sum u[T], v[T];
                 take(u, a + (k + group) * WIDE, down);
                 take(v, b + (k + group) * WIDE, across);
                 UNROLL for (u32 i = 0; i < T; i++)
-                    UNROLL for (u32 j = 0; j < T; j++) sum[i][j] = fma_f32(u[i], v[j], sum[i][j]);
+                    UNROLL for (u32 j = 0; j < T; j++) sum[i][j] = fma_of(u[i], v[j], sum[i][j]);
             }
             if (more) put_both(step + 1);
             tables_of(step + 2);
@@ -223,7 +232,7 @@ template <class S> struct ProductFma {
             block_sync();
             UNROLL for (u32 i = 0; i < B * B / 256; i++) {
                 const u32 c = t + i * 256, row = tile.row + c / B, col = tile.col + c % B;
-                float all = 0.0f;
+                Sum all = 0;
                 UNROLL for (u32 q = 0; q < GROUPS; q++) all += xs[q * (B * B) + c];
                 if (row < m && col < n)
                     to[result_at(p, tile.batch, row, col)] = give(tile.batch, row, col, all);

@@ -62,7 +62,7 @@ template <class S> struct ProductWgmma {
     static_assert(S::BM == 128 && KJ_BLOCK == 384, "roles");
     static constexpr bool TURNED_A = Left::LIE == LIE_ROWS, TURNED_B = Right::LIE == LIE_ROWS;
     static constexpr u32 x_stage = BM * 64, y_stage = BN * 64;  // halves
-    struct Shared { u64 full[STAGES], empty[STAGES]; };
+    struct Shared { u64 full[STAGES], empty[STAGES], turn[2]; };
 
     // A tile of one operand: rows of 64 depths, or blocks of 64 columns of 64 depths.
     template <bool TURNED, u32 ROWS>
@@ -88,6 +88,7 @@ template <class S> struct ProductWgmma {
         if (thread_id() == 0) {
             for (u32 s = 0; s < STAGES; s++)
                 barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, APART ? 4 : 8);
+            for (u32 g = 0; g < 2; g++) barrier_init(lds.turn + g, 4);
             barrier_fence_init();
         }
         block_sync();
@@ -114,9 +115,15 @@ template <class S> struct ProductWgmma {
         u16* own = results + group * 4096;
         if (APART) stage_no = group * steps;
         const u32 first = block_id() + (APART ? group * blocks : 0);
+        u32 taken = 0;  // tiles of this group
         for (u32 number = first; number < tiles; number += (APART ? 2 : 1) * blocks) {
             const ProductTile tile = product_tile<S>(p, number);
             float d[MI][BN / 2];
+            // Until the other group has waited for all stages of the tile before this one: a
+            // barrier's parity names a phase only for those at most one phase behind it.
+            if (APART && (group == 1 || taken > 0))
+                barrier_wait(lds.turn + group, (taken + group + 1) % 2);
+            taken++;
             for (u32 step = 0; step < steps; step++, stage_no++) {
                 const u32 s = stage_no % STAGES;
                 barrier_wait(lds.full + s, stage_no / STAGES % 2);
@@ -138,6 +145,7 @@ template <class S> struct ProductWgmma {
                 if (step > 0 && lane % 32 == 0)
                     barrier_arrive(lds.empty + (stage_no - 1) % STAGES);
             }
+            if (APART && lane % 32 == 0) barrier_arrive(lds.turn + 1 - group);
             products_wait(0);
             if (lane % 32 == 0) barrier_arrive(lds.empty + (stage_no - 1) % STAGES);
             if (APART) stage_no += steps;  // those of the other group

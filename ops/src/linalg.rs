@@ -1,5 +1,5 @@
-//! Products of matrices and vectors. On a GPU, products of f64 and of integers are sums of products
-//! by the fold kernel, which is slow for large matrices.
+//! Products of matrices and vectors. On a GPU, products of integers are sums of products by the fold
+//! kernel, which is slow for large matrices.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -117,7 +117,7 @@ impl Tensor {
 /// (…, m, k) × (…, k, n) with equal batches; complex products by their parts.
 fn product(a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let part = |x: Tensor, y: Tensor| -> Result<Tensor> {
-        let kernel = matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32);
+        let kernel = x.dtype().is_float();
         if !kernel && matches!(x.device(), Device::Gpu(_)) {
             // (…, m, 1, k) × (…, 1, n, k), summed over k.
             let y = y.matrix_transpose()?.expand_dims(&[-3])?;

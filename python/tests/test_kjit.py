@@ -31,6 +31,18 @@ class Namespace(unittest.TestCase):
             empty_cache get_memory_manager get_pinned_pool warmup_memory_pool current_stream explain
             Model AutoModel savez""".split():
             self.assertTrue(callable(getattr(kjit, name)), name)
+        for vendor in (kjit.backend.rocm, kjit.backend.cuda):
+            for name in """is_available device_count get_device_info synchronize get_memory_manager
+                get_pinned_pool warmup_memory_pool""".split():
+                self.assertTrue(callable(getattr(vendor, name)), f"{vendor.__name__}.{name}")
+        for owner, names in (
+            (kjit.MemoryManager, "warm_up clear_pool statistics"),
+            (kjit.PinnedPool, "warmup clear statistics"),
+            (kjit.Stream, "synchronize handle"),
+            (kjit.Tensor, "numpy to_device eval tolist reshape __dlpack__ __cuda_array_interface__"),
+        ):
+            for name in names.split():
+                self.assertTrue(hasattr(owner, name), f"{owner.__name__}.{name}")
 
     def test_every_function_has_a_docstring(self):
         for name in kjit.__all__:

@@ -11,6 +11,7 @@ use kjit_model::chat;
 use kjit_model::constrain::{Content, Grammar, GrammarError, Grammars, Reply, unheld};
 use kjit_model::serve::Constraint;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The required format of the content.
 #[derive(Debug, Clone)]
@@ -75,6 +76,8 @@ pub struct Constrained {
     pub unheld: String,
 }
 
+/// Maximum time for the first token of a constraint.
+const LONGEST: Duration = Duration::from_secs(10);
 /// Response header that lists the schema keywords that were not enforced.
 const UNHELD: &str = "x-kjit-not-held";
 
@@ -183,7 +186,7 @@ impl OutputConstraints {
         };
         let mut made = made.map_err(|why| self.culprit(grammars, field, &why, cancel))?;
         // A grammar may be too large for its first token: here that holds up nobody else.
-        made.allowed().map_err(|why| Refusal::field(field, why))?;
+        made.try_first(LONGEST, cancel).map_err(|why| Refusal::field(field, why))?;
         let words: Vec<String> = made.unheld().iter().map(ToString::to_string).collect();
         let one = |_| Constrained { constraint: made.clone(), field, unheld: words.join("; ") };
         Ok((0..n).map(one).collect())

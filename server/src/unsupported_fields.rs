@@ -23,6 +23,9 @@ const FLAGS: [(&str, bool); 4] = [
     ("include_stop_str_in_output", false),
 ];
 
+/// Text fields with their neutral values.
+const TEXTS: [(&str, &str); 1] = [("verbosity", "medium")];
+
 /// Fields without effect on answers: they only tell a server how to compute.
 const WITHOUT_EFFECT: [&str; 6] =
     ["cache_prompt", "id_slot", "slot_id", "timings_per_token", "return_progress", "priority"];
@@ -34,24 +37,23 @@ const WITHOUT_EFFECT: [&str; 6] =
 pub fn take(f: &mut Fields) -> Result<(), Refusal> {
     for (name, neutral) in NUMBERS {
         if f.take(name).is_some_and(|value| value.as_f64() != Some(neutral)) {
-            return Err(f.wrong(
-                name,
-                format_args!(
-                    "is not supported: remove it, or set it to \
-                                                   {neutral}"
-                ),
-            ));
+            return Err(
+                f.wrong(name, format_args!("is not supported: remove it, or set it to {neutral}"))
+            );
         }
     }
     for (name, neutral) in FLAGS {
         if f.take(name).is_some_and(|value| value != Value::Bool(neutral)) {
-            return Err(f.wrong(
-                name,
-                format_args!(
-                    "is not supported: remove it, or set it to \
-                                                   {neutral}"
-                ),
-            ));
+            return Err(
+                f.wrong(name, format_args!("is not supported: remove it, or set it to {neutral}"))
+            );
+        }
+    }
+    for (name, neutral) in TEXTS {
+        if f.take(name).is_some_and(|value| value != neutral) {
+            return Err(
+                f.wrong(name, format_args!("is not supported: remove it, or set it to {neutral}"))
+            );
         }
     }
     f.ignore(&WITHOUT_EFFECT);
@@ -69,10 +71,14 @@ mod tests {
             take(&mut f).and_then(|()| f.done()).map_err(|why| why.message().to_owned())
         };
         let neutral = r#"{"top_a": 0, "n_probs": 0, "tfs_z": 1.0, "skip_special_tokens": true,
-            "cache_prompt": true}"#;
+            "cache_prompt": true, "verbosity": "medium"}"#;
         assert_eq!(read(neutral), Ok(()));
         for (json, why) in [
             (r#"{"top_a": 0.5}"#, "'top_a': is not supported: remove it, or set it to 0"),
+            (
+                r#"{"verbosity": "low"}"#,
+                "'verbosity': is not supported: remove it, or set it to medium",
+            ),
             (r#"{"tfs_z": "1"}"#, "'tfs_z': is not supported: remove it, or set it to 1"),
             (
                 r#"{"skip_special_tokens": false}"#,

@@ -66,6 +66,8 @@ fn main() -> ExitCode {
         Command::Logits(a) => commands::logits::logits(a, shared),
         Command::Perplexity(a) => commands::perplexity::perplexity(a, shared),
         Command::Merge(a) => commands::merge::merge(a, shared),
+        Command::Imatrix(a) => commands::imatrix::imatrix(a, shared),
+        Command::Quantize(a) => commands::quantize::quantize(a, shared),
         Command::Dequant(a) => commands::dequant::dequant(a),
         Command::Doctor(a) => commands::doctor::doctor(a, shared),
         Command::Probe(a) => commands::probe::probe(a, shared),

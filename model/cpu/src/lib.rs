@@ -54,6 +54,7 @@ mod scattered;
 mod scratch;
 mod shared_mut;
 mod simd;
+mod squares;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -66,6 +67,7 @@ pub use cpu::{Cpu, peak_memory};
 pub use kjit_exec::default_threads;
 pub use rates::{ProductRate, StepRate};
 pub use simd::Isa;
+pub use squares::InputSquares;
 
 use run::Run;
 pub use runner::{HostRunner, ValueTap, open_ops};

@@ -11,6 +11,7 @@ use super::quantise::Quantised;
 use super::rope::RopeTable;
 use super::run::{Run, StepTokens};
 use super::simd::Isa;
+use super::squares::{InputSquares, Observed};
 use super::state::State;
 use super::weights::Weights;
 use kjit_exec::{
@@ -19,7 +20,7 @@ use kjit_exec::{
 };
 use kjit_gguf::Gguf;
 use kjit_graph::{Graph, Op, Rope, ValueId};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The CPU's runner.
@@ -44,6 +45,8 @@ pub struct HostRunner {
     /// The buffers of the plan. They grow to the largest number of rows so far.
     buffers: Vec<Vec<f32>>,
     taps: HashMap<ValueId, ValueTap>,
+    /// Sums of squares of the inputs of products, if they are wanted.
+    observed: Option<Observed>,
     /// The previous stage, on another device, and its rows for the current pass.
     before: Option<Box<dyn Runner>>,
     given: Vec<f32>,
@@ -184,6 +187,7 @@ impl HostRunner {
             ropes,
             rounded: Quantised::default(),
             taps: HashMap::new(),
+            observed: None,
             before: None,
             given: vec![],
             graph,
@@ -240,6 +244,20 @@ impl HostRunner {
     /// The rows recorded since [`HostRunner::tap`], if the value is tapped.
     pub fn tapped(&self, name: &str) -> Option<&ValueTap> {
         self.taps.get(&self.graph.find(name)?)
+    }
+
+    /// Starts to sum the squares of the inputs of all products. Products after the last state write
+    /// have only rows with requested logits: feed with [`Want::All`] to have all.
+    pub fn observe_inputs(&mut self) {
+        self.observed = Some(Observed::default());
+    }
+
+    /// The sums since [`HostRunner::observe_inputs`], by the names of the tensors that inputs were
+    /// multiplied by. They are empty without that call.
+    pub fn input_squares(&self) -> impl Iterator<Item = (&str, &InputSquares)> {
+        static NONE: BTreeMap<String, InputSquares> = BTreeMap::new();
+        let sums = self.observed.as_ref().map_or(&NONE, |observed| &observed.0);
+        sums.iter().map(|(name, squares)| (name.as_str(), squares))
     }
 
     /// Allocates the state of a slot's sequence.
@@ -680,6 +698,9 @@ impl HostRunner {
             pieces: pass.parts.iter().filter_map(piece).collect(),
             inputs: &input,
         };
+        if let Some(observed) = &mut self.observed {
+            observed.add(graph, ops, &input);
+        }
         run_together(ops, &mut run, &mut results);
         for (v, out) in written.iter().zip(outs) {
             self.buffers[self.plan.place[v.0 as usize]] = out;

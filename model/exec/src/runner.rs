@@ -45,7 +45,8 @@ pub trait Runner: Any + Send {
     fn add(&mut self, slot: usize) -> Result<(), SessionError>;
 
     /// Sets the factor of each adapter of [`Graph::adapters`] for the sequence in a slot, here and
-    /// in all previous stages. The sequence must be empty. [`Runner::add`] sets the graph's factors.
+    /// in all previous stages. The sequence must be empty. [`Runner::add`] sets the graph's
+    /// factors.
     ///
     /// # Errors
     /// A device fault.

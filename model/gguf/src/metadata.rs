@@ -42,6 +42,11 @@ impl Entry {
         file.get(usize::try_from(self.key_at).ok()?..self.body.end)
     }
 
+    /// The id of the type, and the bytes of the value with its length or header.
+    pub(crate) fn stored<'a>(&self, file: &'a [u8]) -> Option<(u32, &'a [u8])> {
+        Some((self.ty as u32, file.get(usize::try_from(self.at).ok()?..self.body.end)?))
+    }
+
     /// A description of the value for errors: "a u32", "an array of 3 string".
     pub(crate) fn describe(&self) -> String {
         match self.array {

@@ -92,7 +92,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         Persistence::On if options.reproducible => {
             (vec![], Some("--reproducible needs separate launches".to_owned()))
         }
-        Persistence::Auto | Persistence::Tried if options.reproducible => (vec![], None),
+        Persistence::Auto | Persistence::Tried
+            if options.reproducible || !graph.adapters.is_empty() =>
+        {
+            (vec![], None)
+        }
+        Persistence::On if !graph.adapters.is_empty() => {
+            (vec![], Some("models with LoRA adapters need separate launches".to_owned()))
+        }
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
         // Used if it was measured to be faster. It was not requested, so the plan does not report
         // its absence.

@@ -9,13 +9,15 @@ use std::fmt::Write;
 const DEEPEST: usize = 128;
 /// Maximum number of repetitions in `{m,n}`. llama.cpp has the same limit.
 const MOST_TIMES: u32 = 2000;
+/// Maximum sum of all such numbers in a grammar. 800 times `{0,2000}` took 15 s for a token.
+const MOST_TIMES_IN_ALL: u32 = 100_000;
 
 /// Translates the grammar to Lark. Its first rule is `root`.
 ///
 /// # Errors
 /// One line with the position and the problem.
 pub fn lark_of_gbnf(grammar: &str) -> Result<String, String> {
-    let mut reader = Reader { text: grammar, at: 0, defined: vec![], used: vec![] };
+    let mut reader = Reader { text: grammar, at: 0, defined: vec![], used: vec![], times: 0 };
     let mut rules = String::new();
     reader.space(true);
     while reader.rest().chars().next().is_some() {
@@ -67,6 +69,8 @@ struct Reader<'a> {
     at: usize,
     defined: Vec<String>,
     used: Vec<String>,
+    /// Sum of the numbers of repetitions.
+    times: u32,
 }
 
 impl<'a> Reader<'a> {
@@ -183,6 +187,12 @@ impl<'a> Reader<'a> {
         let open = self.text.get(..self.at).is_some_and(|text| text.ends_with(','));
         if !self.takes("}") {
             return Err(self.wrong("{m}, {m,} or {m,n} is expected"));
+        }
+        self.times = self.times.saturating_add(most.or(least).unwrap_or(0));
+        if self.times > MOST_TIMES_IN_ALL {
+            return Err(self.wrong(&format!(
+                "more than {MOST_TIMES_IN_ALL} repetitions in all: give smaller numbers, or * or +"
+            )));
         }
         match (least, most) {
             (Some(m), None) if open && m <= MOST_TIMES => Ok(format!("{{{m},}}")),
@@ -311,6 +321,11 @@ mod tests {
         ] {
             assert_eq!(lark_of_gbnf(gbnf).unwrap_err(), why, "{gbnf}");
         }
+        let many = format!("root ::= {}", "([ab]? \"c\"){0,2000} ".repeat(51));
+        assert_eq!(
+            lark_of_gbnf(&many).unwrap_err(),
+            "line 1, column 1029: more than 100000 repetitions in all: give smaller numbers, or * or +"
+        );
         let deep = format!("root ::= {}\"x\"{}", "(".repeat(100_000), ")".repeat(100_000));
         assert!(lark_of_gbnf(&deep).unwrap_err().contains("parentheses"));
     }

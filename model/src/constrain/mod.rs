@@ -12,6 +12,7 @@ pub use gbnf::lark_of_gbnf;
 pub use reply::{Content, Reply};
 pub use schema::Unenforced;
 
+use crate::cancel::Cancel;
 use crate::elide::elide;
 use crate::sample::TokenMask;
 use crate::serve::{Constraint, Interrupt};
@@ -22,6 +23,8 @@ use llguidance::{Matcher, ParserFactory};
 use schema::Translated;
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 /// Maximum bytes of a grammar, or of all schemas of an answer together.
 const MOST_BYTES: usize = 512 << 10;
@@ -222,8 +225,32 @@ fn line(error: &impl std::fmt::Display) -> String {
     one_line(&error.to_string())
 }
 
+/// An error of the library in one line that says what to do. Its limits and its panics have texts
+/// for its own developers.
 fn one_line(text: &str) -> String {
     const MOST: usize = 300;
+    const SMALLER: &str = "make it smaller, or less ambiguous";
+    let has = |part: &str| text.contains(part);
+    if has("panic: ") || has("<backtrace>") {
+        return format!("it is too large or too deep: {SMALLER}");
+    }
+    if has("Current row has") {
+        let number =
+            |text: &str| text.split(|c: char| !c.is_ascii_digit()).find_map(|n| n.parse().ok());
+        let n: u64 = text.split("Current row has").nth(1).and_then(number).unwrap_or_default();
+        return format!(
+            "it can go on in {n} ways at one place, and {MOST_IN_ROW} are the limit: {SMALLER}"
+        );
+    }
+    if has("Too many items") {
+        return format!(
+            "more than {MOST_IN_STEP} ways to go on would be tried for one token: {SMALLER}"
+        );
+    }
+    let limits = ["too big (limit", "too many expressions", "too many states", "fuel exhausted"];
+    if limits.iter().any(|limit| has(limit)) {
+        return format!("it is larger than the limits of grammars: {SMALLER}");
+    }
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(MOST).collect()
 }
@@ -237,6 +264,44 @@ pub struct Grammar {
 }
 
 impl Grammar {
+    /// Computes the mask of the first token, so that a grammar that is too slow or too large is
+    /// refused early. Ends after `longest`, or when the work is cancelled.
+    ///
+    /// # Errors
+    /// The reason, in one line.
+    pub fn try_first(&mut self, longest: Duration, cancel: &Cancel) -> Result<(), String> {
+        /// Interval at which `cancel` is read.
+        const LOOK: Duration = Duration::from_millis(20);
+        let Some(interrupt) = self.interrupt() else { return self.allowed().map(drop) };
+        let (done, end) = channel::<()>();
+        let start = Instant::now();
+        let (made, late) = std::thread::scope(|scope| {
+            let watch = move || {
+                while matches!(end.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                    let late = start.elapsed() > longest;
+                    if late || cancel.is_cancelled() {
+                        interrupt();
+                        return late;
+                    }
+                }
+                false
+            };
+            let thread = std::thread::Builder::new().name("grammar-watch".to_owned());
+            let watch =
+                thread.spawn_scoped(scope, watch).map_err(|e| format!("no thread for it: {e}"))?;
+            let made = self.allowed();
+            drop(done);
+            Ok::<_, String>((made, watch.join().unwrap_or(false)))
+        })?;
+        match (made, late) {
+            (Err(_), true) => Err(format!(
+                "its first token took more than {} s: make it smaller, or less ambiguous",
+                longest.as_secs_f32()
+            )),
+            (made, _) => made.map(drop),
+        }
+    }
+
     /// The keywords of the schemas that are not enforced in answers.
     pub fn unheld(&self) -> &[Unenforced] {
         &self.unheld
@@ -281,5 +346,38 @@ impl Constraint for Grammar {
     fn interrupt(&self) -> Option<Interrupt> {
         let handle = self.matcher.cancellation_handle()?;
         Some(Arc::new(move || handle.cancel()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn limits_and_panics_of_the_library_are_said_in_words_of_ours() {
+        for (text, line) in [
+            (
+                "Parser Error: Current row has 11999 items; max is 10000; consider making your \
+                 grammar left-recursive if it's right-recursive\n<non-verbose/>",
+                "it can go on in 11999 ways at one place, and 10000 are the limit: make it \
+                 smaller, or less ambiguous",
+            ),
+            (
+                "parser error: Too many items (limit 250000; mask); try avoiding single-byte",
+                "more than 250000 ways to go on would be tried for one token: make it smaller, or \
+                 less ambiguous",
+            ),
+            (
+                "panic: class too large\n<backtrace>\n 0: llguidance::earley\n</backtrace>",
+                "it is too large or too deep: make it smaller, or less ambiguous",
+            ),
+            (
+                "grammar size (number of symbols) too big (limit for this grammar: 500000)",
+                "it is larger than the limits of grammars: make it smaller, or less ambiguous",
+            ),
+            ("unknown name:\n \"x\"", "unknown name: \"x\""),
+        ] {
+            assert_eq!(one_line(text), line);
+        }
     }
 }

@@ -33,7 +33,7 @@ const WORTH_A_COPY: usize = 1 << 28;
 /// The skeleton of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// `product.h`: multiplications and additions in f32.
+    /// `product.h`: multiplications and additions in f32, of f64 in f64.
     Fma,
     /// `product_mma.h`: matrix units of a wave.
     Mma,
@@ -122,6 +122,7 @@ const APART: &[(Tiles, u64)] =
 const AHEAD: &[(Tiles, u64)] =
     &[(mma(128, 128, (2, 4), 3), 37), (mma(64, 128, (2, 4), 3), 33), (mma(64, 64, (2, 2), 3), 30)];
 const UNITS: &[(Tiles, u64)] = &[(mma(64, 64, (2, 2), 2), 100)];
+const WIDE: &[(Tiles, u64)] = &[(fma(64), 100)];
 const PLAIN: &[(Tiles, u64)] = &[(fma(128), 100), (fma(64), 76), (fma(32), 45)];
 
 /// The tiles that take the least time: rounds of blocks on all compute units, times their size.
@@ -134,6 +135,7 @@ fn tiles(c: &Contraction, program: &Program, target: &Target, units: usize) -> T
     let list = match has_units(target, c.dtype) {
         true if copies_ahead(target) => AHEAD,
         true => UNITS,
+        false if c.dtype == DType::F64 => WIDE,
         false => PLAIN,
     };
     let time = |(t, speed): &&(Tiles, u64)| {
@@ -281,6 +283,11 @@ fn plain(dtype: DType, elements: usize) -> Program {
     }
 }
 
+/// The dtype of a product's sums.
+const fn summed(dtype: DType) -> DType {
+    if matches!(dtype, DType::F64) { DType::F64 } else { DType::F32 }
+}
+
 /// The text and the numbers; `blocks` are those of the launch.
 fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Rendered {
     let mut w = Writer::new(program, render::narrow(program, &[]));
@@ -298,7 +305,7 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
     let bare = matches!(program.steps.get(program.out), Some(s) if s.instr == Instr::Given(0));
     if !bare {
         let sizes = [numel(&c.batch), numel(&c.rows), numel(&c.cols)];
-        w.value(DType::F32, sizes, ["1", "p.n[0]", "p.n[1]"]);
+        w.value(summed(c.dtype), sizes, ["1", "p.n[0]", "p.n[1]"]);
     }
     let (Tiles { rows, cols, stages, waves: (down, across), apart, .. }, dtype) = (t, c.dtype);
     w.operand("Left", &c.left, c, &c.rows, lie(&c.left, &c.rows, &c.depth, dtype, t));
@@ -318,8 +325,9 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
     };
     let (out, value) = (stored(out), value.replace("round_bf16(", "narrow_bf16("));
     let start = format!("KERNEL product(Numbers p, {out}* to, const {of}* left, const {of}* right");
+    let sum = stored(summed(dtype));
     let put = format!(
-        "[&](u32 z, u32 row, u32 col, float v) -> {out} {{\n\
+        "[&](u32 z, u32 row, u32 col, {sum} v) -> {out} {{\n\
          \x20       (void)z, (void)row, (void)col;\n        return {value};\n    }});\n}}\n"
     );
     let kernel = match t.kind {

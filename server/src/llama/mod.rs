@@ -29,7 +29,8 @@ pub fn props(service: &Service) -> Result<Value, Refusal> {
     }))
 }
 
-/// `GET /lora-adapters`: the adapters of the first model, with the scale of requests that name none.
+/// `GET /lora-adapters`: the adapters of the first model, with the scale of requests that name
+/// none.
 pub fn adapters(service: &Service) -> Value {
     let all = service.options.models.first().map_or(&[][..], |served| &served.adapters);
     let one =

@@ -61,7 +61,6 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     f.refuse(&[
         ("functions", "is an old form: give tools"),
         ("function_call", "is an old form: give tool_choice"),
-        ("verbosity", "is not supported"),
     ])?;
     let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
     let turns = turns(&mut f)?;

@@ -106,7 +106,7 @@ pub fn document(
         let text = format!("{}{}", manner.before(i), answer.content);
         let mut at = scores::TextPosition::default();
         let scores = manner.scores(loaded, i, Some(&answer.prompt), &answer.scores, &mut at);
-        let scores = scores.map(|scores| scores.json(Some(text.chars().count())));
+        let scores = scores.map(|scores| scores.json(text.chars().count()));
         let mut one = choice(i, &text, scores, answer.done.as_ref().map(finish_reason));
         if let (true, Some(map)) = (manner.ids, one.as_object_mut()) {
             map.insert("token_ids".to_owned(), answer.ids.into());
@@ -142,6 +142,10 @@ fn choice(i: usize, text: &str, scores: Option<Value>, reason: Option<&str>) -> 
 struct ChoiceState {
     begun: bool,
     at: scores::TextPosition,
+    /// Scores of tokens whose text was not sent yet.
+    scores: scores::CompletionScores,
+    /// Number of characters sent.
+    sent: usize,
     so_far: RunningUsage,
     done: Option<AnswerStatistics>,
 }
@@ -192,11 +196,15 @@ pub fn stream_format(loaded: Lease, manner: CompletionContext, answers: usize) -
         let alone = manner.echo && manner.prompt(i).is_some_and(|p| p.tokens.len() == 1);
         let of_prompt = of_prompt.or_else(|| (first && alone).then(Vec::new));
         let some = of_prompt.is_some() || !scored.is_empty();
-        let scores = match some {
-            true => manner.scores(&loaded, i, of_prompt.as_deref(), &scored, &mut one.at),
-            false => None,
-        };
-        let scores = scores.map(|scores| scores.json(None));
+        if some
+            && let Some(new) = manner.scores(&loaded, i, of_prompt.as_deref(), &scored, &mut one.at)
+        {
+            one.scores.append(new);
+        }
+        one.sent += before.chars().count() + text.chars().count();
+        // At the end all scores are sent, with offsets within the text.
+        let ready = one.scores.take_within(if reason.is_some() { usize::MAX } else { one.sent });
+        let scores = (!ready.is_empty()).then(|| ready.json(one.sent));
         let mut written = choice(i, &format!("{before}{text}"), scores, reason);
         if let Some(map) = written.as_object_mut() {
             map.extend(extra);

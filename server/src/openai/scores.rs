@@ -78,7 +78,7 @@ fn key(bytes: &[u8]) -> String {
 }
 
 /// Scores of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct CompletionScores {
     tokens: Vec<String>,
     chosen: Vec<Option<f32>>,
@@ -125,12 +125,36 @@ impl CompletionScores {
         }
     }
 
+    /// Appends the scores of later tokens.
+    pub fn append(&mut self, mut later: CompletionScores) {
+        self.tokens.append(&mut later.tokens);
+        self.chosen.append(&mut later.chosen);
+        self.tops.append(&mut later.tops);
+        self.offsets.append(&mut later.offsets);
+    }
+
+    /// Takes the scores of the tokens that begin within the first `characters` of the text. The
+    /// others wait: their text may still be cut off.
+    pub fn take_within(&mut self, characters: usize) -> CompletionScores {
+        let n = self.offsets.partition_point(|at| *at <= characters);
+        let later = CompletionScores {
+            tokens: self.tokens.split_off(n),
+            chosen: self.chosen.split_off(n),
+            tops: self.tops.split_off(n),
+            offsets: self.offsets.split_off(n),
+        };
+        std::mem::replace(self, later)
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
     /// The JSON in OpenAI's format. Offsets are at most `characters`, the length of the text:
     /// tokens that a stop string or a limit cut off get the offset of the end.
-    pub fn json(mut self, characters: Option<usize>) -> Value {
-        if let Some(end) = characters {
-            self.offsets.iter_mut().for_each(|at| *at = (*at).min(end));
-        }
+    pub fn json(mut self, characters: usize) -> Value {
+        self.offsets.iter_mut().for_each(|at| *at = (*at).min(characters));
         json!({
             "tokens": self.tokens, "token_logprobs": self.chosen, "top_logprobs": self.tops,
             "text_offset": self.offsets

@@ -70,9 +70,10 @@ fn close(what: &str, got: &Tensor, want: &Tensor, terms: usize, steps: f64) {
     let eps = match got.dtype() {
         DType::F16 => 2.0f64.powi(-11),
         DType::BF16 => 2.0f64.powi(-8),
+        DType::F64 => 2.0f64.powi(-53),
         _ => 2.0f64.powi(-24),
     };
-    let sums = terms as f64 * 2.0f64.powi(-24);
+    let sums = terms as f64 * if got.dtype() == DType::F64 { eps } else { 2.0f64.powi(-24) };
     let size = (terms as f64).sqrt().max(0.25);
     for (i, (g, w)) in list(got).iter().zip(list(want)).enumerate() {
         let off = (g - w).abs();
@@ -97,7 +98,7 @@ fn products_of_any_size_are_correct() {
         let mut random = Random::new("products");
         // Sizes that are multiples of sixteen bytes, and sizes that are not.
         let even = |random: &mut Random| 8 * random.size(1, 20);
-        for dtype in [DType::F16, DType::BF16, DType::F32] {
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
             for case in 0..6 {
                 let aligned = case % 2 == 0;
                 let mut size = |low, high| match aligned {

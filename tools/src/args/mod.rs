@@ -4,6 +4,7 @@ mod cache;
 mod files;
 mod generate;
 mod kernels;
+mod quantize;
 mod serve;
 mod setup;
 mod shared;
@@ -13,6 +14,7 @@ pub use cache::{Cache, CacheFilter};
 pub use files::{Dequant, Detokenize, Inspect, Merge, MergeType, Pull, Rm, Template, Tokenize};
 pub use generate::{Embed, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Probe, Warm};
+pub use quantize::{Imatrix, Quantize};
 pub use serve::Serve;
 pub use setup::{Kv, MemoryLimitArgs, PersistentMode, PlacementArgs, PromptsBy, Sampling, Setup};
 pub use values::{Completions, Json, Man, Switch, positive};
@@ -89,6 +91,17 @@ pub enum Command {
     /// Write a model with LoRA adapters merged into its matrices
     #[command(after_help = "Example:\n  kjit merge model.gguf --lora adapter.gguf -o merged.gguf")]
     Merge(Merge),
+    /// Quantise a model: a GGUF file or a folder of safetensors to a GGUF file
+    #[command(
+        after_help = "Examples:\n  kjit quantize model-f16.gguf model-q4.gguf --type Q4_K_M\n  \
+                            kjit quantize Qwen3-0.6B/ qwen3.gguf --type F16\n  \
+                            kjit quantize model-f16.gguf small.gguf --type Q4_K_S --imatrix \
+                            imatrix.gguf --keep 'attn_v=Q8_0'"
+    )]
+    Quantize(Quantize),
+    /// Compute an importance matrix for `kjit quantize` from a text, on the CPU
+    #[command(after_help = "Example:\n  kjit imatrix model-f16.gguf -f text.txt -o imatrix.gguf")]
+    Imatrix(Imatrix),
     /// Decode quantised blocks to f32
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),

@@ -15,6 +15,7 @@ use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
 use kjit_model::graph::Graph;
+use kjit_model::model::with_adapters;
 use kjit_model::placement::{ExpertsError, FfnError, HostExpertsGraph, HostFfnGraph};
 use kjit_model::session::{OpenOptions, Persistence};
 use serde_json::{Value, json};
@@ -161,7 +162,8 @@ fn wanted(
     let graphs = match &args.model {
         Some(model) => {
             let gguf = Gguf::open(model.path(shared)?)?;
-            vec![kjit_model::arch::build(&gguf).with_context(|| model.to_string())?]
+            let graph = kjit_model::arch::build(&gguf).with_context(|| model.to_string())?;
+            vec![with_adapters(graph, gguf, &args.setup.options())?.0]
         }
         None => COMMON.iter().map(|c| c.graph().context(c.name)).collect::<anyhow::Result<_>>()?,
     };

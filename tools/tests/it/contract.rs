@@ -244,6 +244,8 @@ fn help_has_an_example_and_own_flags_first() {
         "embed",
         "logits",
         "perplexity",
+        "imatrix",
+        "quantize",
         "dequant",
         "cache",
         "cache stat",

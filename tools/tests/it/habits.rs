@@ -450,6 +450,8 @@ fn stable_flags_exist() {
         ("rm", "--json"),
         ("logits", "--ids --top --device --json --precise"),
         ("perplexity", "-f -c --json --precise"),
+        ("imatrix", "-f -o -c --chunks --force"),
+        ("quantize", "--type --imatrix --keep --set --unset --dry-run --force --json"),
         ("dequant", "--type --hex"),
         ("cache list", "--json --arch --model --kernel --older --larger"),
         ("cache export", "--arch --model --sign"),

@@ -17,6 +17,7 @@ mod hub;
 mod interrupted;
 mod kernel_matrix;
 mod ps;
+mod quantize;
 mod readme;
 mod serve;
 mod serve_adapters;

@@ -429,6 +429,10 @@ fn answers_satisfy_expressions_grammars_and_choices() {
                 "'structured_outputs.grammar'",
             ),
             (
+                json!({ "structured_outputs": { "grammar": format!("start: {}\nA: /[ab]/", "A? ".repeat(4000)) } }),
+                "ways at one place, and 10000 are the limit: make it smaller",
+            ),
+            (
                 json!({ "structured_outputs": { "choice": [] } }),
                 "'structured_outputs.choice': give a list",
             ),
@@ -563,6 +567,55 @@ fn inputs_of_public_bug_reports_are_handled() {
         })
         .collect();
     assert!(said[0] == said[1] && said[1] == said[2], "{said:?}");
+}
+
+/// The pieces of a stream together have the tokens, values and offsets of the whole answer, also if
+/// a stop text cuts off tokens whose text was held back.
+#[test]
+fn the_scores_of_a_stream_are_those_of_the_whole_answer() {
+    let server = Served::start(&[]);
+    let ask = |prompt: &str, stop: &str, echo: bool| {
+        let body = json!({ "prompt": prompt, "max_tokens": 24, "temperature": 0, "logprobs": 1, "stop": stop, "echo": echo });
+        let whole = server.good("/v1/completions", &body).json()["choices"][0].clone();
+        let mut body = body;
+        body["stream"] = true.into();
+        let events = server.good("/v1/completions", &body).events();
+        let (mut text, mut scores) = (String::new(), json!({}));
+        for choice in events.iter().map(|e| &e["choices"][0]) {
+            text += choice["text"].as_str().unwrap();
+            for offset in choice["logprobs"]["text_offset"].as_array().into_iter().flatten() {
+                assert!(offset.as_u64().unwrap() <= text.chars().count() as u64, "{choice}");
+            }
+            for (name, part) in choice["logprobs"].as_object().into_iter().flatten() {
+                let all = scores.as_object_mut().unwrap().entry(name).or_insert(json!([]));
+                all.as_array_mut().unwrap().extend(part.as_array().unwrap().clone());
+            }
+        }
+        assert_eq!(text, whole["text"].as_str().unwrap());
+        for name in ["tokens", "text_offset"] {
+            assert_eq!(scores[name], whole["logprobs"][name], "{whole}");
+        }
+        // The second answer continues from a cached prompt: values differ in their last bits.
+        let values = |of: &Value| of["token_logprobs"].as_array().unwrap().clone();
+        let (some, all) = (values(&scores), values(&whole["logprobs"]));
+        assert_eq!(some.len(), all.len());
+        for (a, b) in some.iter().zip(&all).filter(|(a, b)| **a != **b) {
+            assert!((a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-2, "{a} {b}");
+        }
+        whole
+    };
+    let counted = "one, two, three, four, five, six, seven, eight, nine, ten, one, two, three,";
+    for (prompt, stop) in [(counted, ", seven, eight, n"), ("😀😁😂🤣😃😄😅😀😁", "x")]
+    {
+        for echo in [false, true] {
+            let whole = ask(prompt, stop, echo);
+            // Tokens of the stop text are past the end.
+            let end = whole["text"].as_str().unwrap().chars().count() as u64;
+            let offsets = whole["logprobs"]["text_offset"].as_array().unwrap();
+            let past = offsets.iter().filter(|at| at.as_u64() == Some(end)).count();
+            assert!(prompt != counted || past > 3, "{whole}");
+        }
+    }
 }
 
 /// Creating a constraint cannot be cancelled. Limits bound its time, and other requests are

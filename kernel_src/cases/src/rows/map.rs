@@ -185,10 +185,14 @@ mod oracle {
                 (random.normals(rows * spec.a_cols(), 2.0), vec![])
             }
             Map::AddChosen { each } => (vec![], random.normals(experts * each, 1.0)),
-            Map::Adapters { .. } => {
+            Map::Adapters { each_own, .. } => {
                 // Some factors are 0, also that of the first element, which must not become NaN.
                 let mut factors = random.normals(rows * spec.a_cols(), 2.0);
                 factors.iter_mut().step_by(3).for_each(|f| *f = 0.0);
+                let first = spec.a_cols() * usize::from(each_own && rows > 1);
+                if let Some(first) = factors.get_mut(first) {
+                    *first = 0.0;
+                }
                 if let Some(first) = x.first_mut() {
                     *first = f32::INFINITY;
                 }

@@ -35,8 +35,8 @@ impl MergedType {
     }
 }
 
-/// Writes a GGUF file of the model with these adapters merged, each with its scale. Matrices that no
-/// adapter changes, and other tensors, are copied as they are. A model that shares its embedding
+/// Writes a GGUF file of the model with these adapters merged, each with its scale. Matrices that
+/// no adapter changes, and other tensors, are copied as they are. A model that shares its embedding
 /// table with its output projection gets a separate output projection if an adapter changes one of
 /// them.
 ///

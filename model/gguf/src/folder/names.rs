@@ -121,8 +121,8 @@ pub enum Meaning<'a> {
     Unknown,
 }
 
-/// The name in a GGUF file of a matrix with this name in a folder; `None` if it is unknown. It holds
-/// for every type of model that runs from folders.
+/// The name in a GGUF file of a matrix with this name in a folder; `None` if it is unknown. It
+/// holds for every type of model that runs from folders.
 pub fn matrix(theirs: &str) -> Option<String> {
     let short = PREFIXES.iter().find_map(|place| theirs.strip_prefix(place)).unwrap_or(theirs);
     let find = |rows: &[Row], name: &str| {

@@ -65,6 +65,21 @@ pub enum RowError {
     },
 }
 
+impl RowError {
+    /// The error with row numbers counted from `first`.
+    pub(crate) fn in_row(self, first: usize) -> RowError {
+        match self {
+            RowError::NotFinite { row, column, value } => {
+                RowError::NotFinite { row: first + row, column, value }
+            }
+            RowError::TooLarge { format, row, value } => {
+                RowError::TooLarge { format, row: first + row, value }
+            }
+            other => other,
+        }
+    }
+}
+
 /// Whether [`quantize_rows`] can write this format.
 pub fn is_writable(format: &Format) -> bool {
     !matches!(format.ggml_id, 16..=19 | 21 | 22 | 29)

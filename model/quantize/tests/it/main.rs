@@ -1,3 +1,4 @@
 //! The tests of this crate.
 
 mod bits;
+mod whole;

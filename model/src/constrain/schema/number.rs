@@ -7,8 +7,11 @@ use std::fmt::Write;
 
 /// Digits of an integer without a bound: the number of digits of a 64-bit integer.
 const WHOLE: usize = 19;
-/// Maximum digits of a bound that is enforced exactly. A larger bound is ignored.
+/// Maximum digits of a bound, before its point. No number of an answer is as far from zero as a
+/// bound with more digits.
 const BOUND: usize = 40;
+/// From this magnitude on each f64 is an integer.
+const INTEGERS: f64 = 9_007_199_254_740_992.0;
 /// Significant digits of a number with a fraction: the number of digits of an f64.
 const SIGNIFICANT: usize = 17;
 /// Any number. It has at most 17 digits before the exponent, so it does not exceed the range of an
@@ -29,7 +32,15 @@ pub struct Decimal {
 impl Decimal {
     /// The exact value of a JSON number.
     pub fn of(number: &Number) -> Option<Decimal> {
-        let text = number.to_string();
+        let mut text = number.to_string();
+        // Integers beyond 64 bits come as f64, and the shortest text of many is another integer:
+        // 18446744073709552000 for 2^64. Short ones were written so: 1e23.
+        let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+        let long = mantissa.bytes().filter(u8::is_ascii_digit).count() > 15;
+        if let Some(n) = number.as_f64().filter(|n| number.is_f64() && long && n.abs() >= INTEGERS)
+        {
+            text = format!("{n:.0}");
+        }
         let (negative, rest) =
             text.strip_prefix('-').map_or((false, text.as_str()), |rest| (true, rest));
         let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
@@ -195,6 +206,18 @@ impl Numbers {
 
     /// The numbers as Lark terminals; `None` if there is no such number.
     pub fn terminal(&self) -> Option<String> {
+        let far = |b: &&Bound| b.at.whole.len() > BOUND;
+        if self.least.iter().find(far).is_some_and(|b| !b.at.negative)
+            || self.most.iter().find(far).is_some_and(|b| b.at.negative)
+        {
+            return None;
+        }
+        if self.least.iter().chain(&self.most).any(|b| far(&b)) {
+            // Every number of an answer is within these bounds.
+            let near = |b: &Option<Bound>| b.clone().filter(|b| !far(&b));
+            let (least, most) = (near(&self.least), near(&self.most));
+            return Numbers { least, most, ..self.clone() }.terminal();
+        }
         let places = self.multiples.iter().filter_map(|m| Decimal::of(m)?.places()).min();
         if self.whole || places == Some(0) {
             return whole(self.least.as_ref(), self.most.as_ref()).map(|e| format!("/{e}/"));
@@ -580,6 +603,23 @@ mod tests {
             ("18446744073709551616", false),
         ] {
             assert_eq!(matches(&numbers, text), want, "{text}");
+        }
+        // 2^64 is not a 64-bit integer, and its shortest text as f64 is another number.
+        let numbers = Numbers { most: bound("18446744073709551616", false), ..numbers };
+        for (text, want) in [
+            ("18446744073709551616", true),
+            ("18446744073709551617", false),
+            ("18446744073709552000", false),
+        ] {
+            assert_eq!(matches(&numbers, text), want, "{text}");
+        }
+        // Bounds that no number of an answer reaches.
+        for whole in [false, true] {
+            let far = |least, most| Numbers { whole, least, most, ..Numbers::default() };
+            assert_eq!(far(bound("1e300", false), None).terminal(), None);
+            assert_eq!(far(None, bound("-1e300", false)).terminal(), None);
+            let all = far(bound("-1e300", false), bound("1e300", false));
+            assert!(matches(&all, "-5") && matches(&all, "12"));
         }
         let free = Numbers { whole: true, ..Numbers::default() };
         assert!(matches(&free, &"1".repeat(19)) && !matches(&free, &"1".repeat(20)));

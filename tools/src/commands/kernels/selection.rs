@@ -11,6 +11,7 @@ use kjit_model::gpu::measure::MeasuredKernel;
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::settled;
 use kjit_model::gpu::tune::StoredTunings;
+use kjit_model::model::with_adapters;
 use regex_lite::Regex;
 use std::path::Path;
 
@@ -52,6 +53,7 @@ pub fn plan_of(
     let gguf = Gguf::open(model)?;
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
     let options = kjit_model::OpenOptions { sequences, ..setup.options() };
+    let (graph, _) = with_adapters(graph, gguf, &options)?;
     let target = &settled(engine, target);
     let request = Request {
         graph: &graph,
