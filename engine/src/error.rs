@@ -53,7 +53,7 @@ pub enum Error {
         kernel: String,
         /// The compiler.
         compiler: String,
-        /// The kind of failure: `was killed by signal 6`, `ran past 120 s`.
+        /// The kind of failure: `was killed by signal 6`, `was stopped after 120 s (time limit)`.
         what: String,
         /// The file of its output.
         log: Option<PathBuf>,

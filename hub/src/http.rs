@@ -329,7 +329,7 @@ fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
             at.path().rsplit_once('/').map_or("", |(folder, _)| folder)
         ),
     };
-    whole.parse().map_err(|e| strange(&address(at), format!("it leads to no address: {e}")))
+    whole.parse().map_err(|e| strange(&address(at), format!("it leads to an invalid address: {e}")))
 }
 
 /// Percent-encodes all characters that a path component must not contain unencoded.

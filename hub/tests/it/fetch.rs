@@ -373,7 +373,7 @@ fn unreachable_or_invalid_host_is_named() {
     for (fault, word) in [
         (Fault::Status(200, "Content-Type: text/html\r\n"), "not JSON"),
         (Fault::To(format!("{}/again", server.endpoint)), "redirects"),
-        (Fault::To("http://[".into()), "not an address"),
+        (Fault::To("http://[".into()), "an invalid address"),
     ] {
         let loops = if word == "redirects" { 10 } else { 1 };
         (0..loops).for_each(|_| server.fault("GET hub", fault.clone()));

@@ -79,7 +79,7 @@ fn device_failure_fails_only_running_requests() {
     );
     assert_eq!(server.line(), "the device failed: opening the model again");
     let line = server.line();
-    assert!(line.starts_with("the model is there again: ") && line.contains("gfx1100"), "{line}");
+    assert!(line.starts_with("the model was reopened: ") && line.contains("gfx1100"), "{line}");
     assert_eq!(text(server.good("/v1/completions", &short).json()), before);
     assert_eq!(server.get("/health").status, 200);
     let status = server.get("/status").json();
@@ -236,7 +236,7 @@ fn unsupported_kv_pages_is_one_error_line() {
                  tokens",
         ),
         ("cuda:0,cuda:1", "KV pages need exactly one GPU and no layers on the CPU"),
-        ("auto", "--kv-pages on: keys and values in pages are a GPU's, and the CPU computes"),
+        ("auto", "--kv-pages on: KV pages need a GPU, but the model runs on the CPU"),
     ] {
         let line = refused(&tiny, device);
         assert!(line.contains(why) && line.contains("--kv-pages on: "), "{device}: {line}");

@@ -235,8 +235,8 @@ fn shared_device_fault_ends_no_model() {
     let mut lines: Vec<String> = (0..4).map(|_| server.line()).collect();
     lines.iter_mut().for_each(|line| line.truncate(line.find(": ").unwrap_or(0) + 20));
     lines.sort();
-    assert_eq!(lines[0].get(..17), Some("a is there again:"), "{lines:?}");
-    assert_eq!(lines[1].get(..17), Some("b is there again:"), "{lines:?}");
+    assert_eq!(lines[0].get(..15), Some("a was reopened:"), "{lines:?}");
+    assert_eq!(lines[1].get(..15), Some("b was reopened:"), "{lines:?}");
     assert_eq!(lines[2], "the device failed: opening a again", "{lines:?}");
     assert_eq!(lines[3], "the device failed: opening b again", "{lines:?}");
     for model in ["a", "b"] {
@@ -316,7 +316,7 @@ fn unused_model_is_unloaded_and_reloaded() {
     let server = Served::with(&mut command, &["--idle-unload", "1", "--alias", "tiny"]);
     let before = text(&server, "tiny", json!([5, 6, 7, 8]));
     let start = Instant::now();
-    assert_eq!(server.line(), "tiny is unloaded: nobody asked for it for 1 s");
+    assert_eq!(server.line(), "tiny is unloaded: it was not used for 1 s");
     assert!(start.elapsed() < Duration::from_secs(20));
     assert_eq!(states(&server)[0].1, "unloaded");
     assert_eq!(
@@ -360,7 +360,7 @@ fn answer_longer_than_idle_time_completes() {
     });
     assert!(over.elapsed() < Duration::from_secs(30), "{unloaded}");
     assert_eq!(unloaded["models"][0]["loads"], 1, "it was there all the time");
-    assert_eq!(server.line(), "smol is unloaded: nobody asked for it for 1 s");
+    assert_eq!(server.line(), "smol is unloaded: it was not used for 1 s");
 }
 
 #[test]

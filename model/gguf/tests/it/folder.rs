@@ -158,7 +158,10 @@ fn bad_folder_is_refused_with_file_and_tensor() {
             &["post_processor", "BertProcessing"],
         ),
         (|f| f.tokenizer["model"]["vocab"]["high"] = json!(300), &["token 'high' has the id 300"]),
-        (|f| f.tokenizer["model"]["vocab"]["twice"] = json!(259), &["has the id 259", "has the same id"]),
+        (
+            |f| f.tokenizer["model"]["vocab"]["twice"] = json!(259),
+            &["has the id 259", "has the same id"],
+        ),
         (|f| f.tokenizer["model"]["merges"] = json!([["a"]]), &["/tokenizer.json: cannot be read"]),
         (
             |f| f.others[0].1["eos_token"] = json!("<none>"),

@@ -91,7 +91,7 @@ fn post_processor_appends_eos_token() {
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     assert_eq!((tokenizer.eos(), tokenizer.eog_ids()), (Some(260), &[257, 260][..]));
     assert_eq!(tokenizer.encode(b"he", EncodeOptions::PROMPT), [256, 258, 260]);
-    assert!(file.remarks()[0].starts_with("'<end>' ends a text"), "{:?}", file.remarks());
+    assert!(file.remarks()[0].starts_with("'<end>' is the eos token"), "{:?}", file.remarks());
     // The flag in tokenizer_config.json has priority.
     folder.others[0].1["add_eos_token"] = json!(false);
     let (_dir, file) = written(&folder, 1);
@@ -156,7 +156,9 @@ fn only_merges_join_pieces() {
             false => {
                 let line = refused(dir.path());
                 assert!(
-                    line.contains("token 'abc' has the id 262: merge 3 makes it after others"),
+                    line.contains(
+                        "token 'abc' has the id 262: its merges are not adjacent (merge 3)"
+                    ),
                     "{line}"
                 );
             }
