@@ -232,7 +232,7 @@ mod tests {
         let said = disagreements(&[device("gfx1030"), device("gfx1100")], &nodes, &over);
         assert!(
             said.len() == 2
-                && said[0].contains("another architecture")
+                && said[0].contains("wrong architecture")
                 && said[0].contains("10.3.0"),
             "{said:?}"
         );

@@ -168,5 +168,5 @@ fn only_merges_join_pieces() {
     let mut folder = pieces(&texts, &[["a", "b"]]);
     folder.tokenizer["added_tokens"][0]["normalized"] = json!(true);
     let (_dir, file) = written(&folder, 1);
-    assert!(file.remarks()[0].contains("1 added tokens, as '<s>',"), "{:?}", file.remarks());
+    assert!(file.remarks()[0].contains("1 added tokens, such as '<s>',"), "{:?}", file.remarks());
 }
