@@ -133,7 +133,8 @@ impl Config {
         self
     }
 
-    /// Turns the trial of forms off ([`crate::Engine::tries_forms`]): tokens run as captured graphs.
+    /// Turns the trial of forms off ([`crate::Engine::tries_forms`]): tokens run as captured
+    /// graphs.
     #[must_use]
     pub fn without_trial(mut self) -> Config {
         self.trial = false;

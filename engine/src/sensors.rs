@@ -59,7 +59,8 @@ impl Sensors {
         }
     }
 
-    /// Bytes of the card's own memory, and of the system's memory that the driver lets it use (GTT).
+    /// Bytes of the card's own memory, and of the system's memory that the driver lets it use
+    /// (GTT).
     #[must_use]
     pub fn memories(&self) -> (Option<u64>, Option<u64>) {
         let bytes = |name: &str| number(&self.folder.join(name)).map(|n| n as u64);

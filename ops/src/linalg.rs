@@ -1,5 +1,5 @@
-//! Products of matrices and vectors. On a GPU, products of integers are sums of products by the fold
-//! kernel, which is slow for large matrices.
+//! Products of matrices and vectors. On a GPU, products of integers are sums of products by the
+//! fold kernel, which is slow for large matrices.
 
 use crate::device::Device;
 use crate::dtype::DType;

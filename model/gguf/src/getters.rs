@@ -14,8 +14,8 @@ impl Gguf {
         self.first.layout.metadata.get(key)?.value(&self.first.map)
     }
 
-    /// The value as stored: GGUF's id of its type, and its bytes with the length of a string and the
-    /// header of an array. `None` if there is no such key.
+    /// The value as stored: GGUF's id of its type, and its bytes with the length of a string and
+    /// the header of an array. `None` if there is no such key.
     pub fn stored_value(&self, key: &str) -> Option<(u32, &[u8])> {
         self.first.layout.metadata.get(key)?.stored(&self.first.map)
     }

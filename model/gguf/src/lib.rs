@@ -169,8 +169,9 @@ impl Gguf {
         Gguf::assemble(Part::read(path, map)?, Vec::new())
     }
 
-    /// Like [`Gguf::without_data`], with memory for the data, which `fill` writes. Used to measure a
-    /// device with a model of given shapes. Offsets of tensors count from the beginning of the slice.
+    /// Like [`Gguf::without_data`], with memory for the data, which `fill` writes. Used to measure
+    /// a device with a model of given shapes. Offsets of tensors count from the beginning of the
+    /// slice.
     ///
     /// # Errors
     /// See [`Gguf::open`]; the memory cannot be had.

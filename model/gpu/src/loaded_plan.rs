@@ -368,8 +368,8 @@ impl LoadedPlan {
         pause(launches.len()).map(|_| ())
     }
 
-    /// Enqueues a program for tokens of several sequences ([`Program::packs`]). Launches that belong
-    /// to a sequence are made for each piece, all others once, for all rows.
+    /// Enqueues a program for tokens of several sequences ([`Program::packs`]). Launches that
+    /// belong to a sequence are made for each piece, all others once, for all rows.
     pub fn issue_packed(
         &self,
         program: &Program,

@@ -333,8 +333,8 @@ impl Worker {
     }
 }
 
-/// The masks of sequences whose tokens the device chooses. Waits for them until `until`. `None`: the
-/// mask is not known yet.
+/// The masks of sequences whose tokens the device chooses. Waits for them until `until`. `None`:
+/// the mask is not known yet.
 fn masks(
     ids: &[(usize, SequenceId)],
     parts: &[Part],

@@ -49,7 +49,8 @@ fn the_first_start_tries_each_form_and_later_ones_obey_the_verdict() {
         assert!(least > 0.0 && of(chosen) <= least / 0.98, "{record}");
         assert_eq!(answer(&mut first), want, "{record}");
         drop(first);
-        // Later starts do what the record says, and ask nothing. An unfinished trial leaves a graph.
+        // Later starts do what the record says, and ask nothing. An unfinished trial leaves a
+        // graph.
         let records = [
             ("launches", Form::Launches),
             ("graph graph=1e-3", Form::Graph),

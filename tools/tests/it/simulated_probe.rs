@@ -1,5 +1,5 @@
-//! `kjit probe` on a simulated card: every figure has a value, and nothing private is in the report.
-//! Values mean nothing there.
+//! `kjit probe` on a simulated card: every figure has a value, and nothing private is in the
+//! report. Values mean nothing there.
 
 use crate::support::kjit;
 use kjit_tests::simulator::Setup;
