@@ -92,73 +92,58 @@ template <class S> struct GemmCommon {
     STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0,
                           u32 token0, u32 tokens, const float* residual, u32 lane, u32 lanes) {
         const u32 groups = GATED ? n / 16 : n / 8;  // eight results each
-        // A panel has the sums of sixteen results, so a thread has these.
-        constexpr bool panels = S::OUT == Results::Panels;
-        constexpr u32 eights = panels ? 2 : 1;
-        for (u32 from = lane * eights; from < m * groups; from += lanes * eights) {
-            float sum = 0.0f;
-            const u32 steps = CEIL_DIV(p.rows, 128);
-            u16* to = nullptr;  // destination of the sum
-            UNROLL for (u32 i = from; i < from + eights; i++) {
-                u32 token = token0 + i / groups, g = i % groups;
-                u32 col = GATED ? g / 2 * 32 + g % 2 * 8 : g * 8;  // column in the stage
-                u32 row = p.first + (GATED ? (col0 + col) / 32 * 16 + col % 16 : col0 + col);
-                if (token >= tokens) continue;
-                u16* half = nullptr;  // destination of f16 results
-                if constexpr (panels) {
-                    if (row >= p.rows) continue;
-                    half = (u16*)p.y + panel_at(token, row, steps);
-                } else if constexpr (S::OUT == Results::Tiles) {
-                    u32 out_tiles = (p.rows + 63) / 64;
-                    half = (u16*)p.y + ((u64)(token / 64) * out_tiles + row / 64) * 4096 +
-                           tile_at(token % 64, row % 64);
-                    if (row >= p.rows) {  // the next product reads whole tiles
-                        if (row < out_tiles * 64) *(u32x4*)half = u32x4{0, 0, 0, 0};
-                        continue;
-                    }
-                } else {
-                    if (row >= p.rows) continue;
+        for (u32 i = lane; i < m * groups; i += lanes) {
+            u32 token = token0 + i / groups, g = i % groups;
+            u32 col = GATED ? g / 2 * 32 + g % 2 * 8 : g * 8;  // column in the stage
+            u32 row = p.first + (GATED ? (col0 + col) / 32 * 16 + col % 16 : col0 + col);
+            if (token >= tokens) continue;
+            u16* half = nullptr;  // destination of f16 results
+            if constexpr (S::OUT == Results::Panels) {
+                if (row >= p.rows) continue;
+                half = (u16*)p.y + panel_at(token, row, CEIL_DIV(p.rows, 128));
+            } else if constexpr (S::OUT == Results::Tiles) {
+                u32 out_tiles = (p.rows + 63) / 64;
+                half = (u16*)p.y + ((u64)(token / 64) * out_tiles + row / 64) * 4096 +
+                       tile_at(token % 64, row % 64);
+                if (row >= p.rows) {  // the next product reads whole tiles
+                    if (row < out_tiles * 64) *(u32x4*)half = u32x4{0, 0, 0, 0};
+                    continue;
                 }
-                float v[8];
-                read8(stage + i / groups * wide + col, v);
-                u32 here = min_u32(8, p.rows - row);
-                if (p.bias)
-                    UNROLL for (u32 e = 0; e < 8; e++) if (e < here) v[e] += p.bias[row + e];
-                if constexpr (GATED) {
-                    float up[8];
-                    read8(stage + i / groups * wide + col + 16, up);
-                    UNROLL for (u32 e = 0; e < 8; e++) {
-                        if (p.bias_up && e < here) up[e] += p.bias_up[row + e];
-                        v[e] = activate(v[e]) * up[e];
-                    }
-                }
-                if constexpr (HALVES) {
-                    UNROLL for (u32 e = 0; e < 8; e++) if (e >= here) v[e] = 0.0f;
-                    const u32 pair[4] = {pack_input(v[0], v[1]), pack_input(v[2], v[3]),
-                                         pack_input(v[4], v[5]), pack_input(v[6], v[7])};
-                    *(u32x4*)half = u32x4{pair[0], pair[1], pair[2], pair[3]};
-                    if constexpr (panels) {
-                        sum += sum_of_pairs(pair);
-                        if (i == from) to = (u16*)p.y + panel_sum_at(token, row, steps);
-                    }
-                } else {
-                    u64 at = (u64)token * p.rows + row;
-                    float* y = (float*)p.y + at;
-                    if (p.rows % 4 == 0 && here == 8) {
-                        if constexpr (S::RESIDUAL) {
-                            float r[8];
-                            read8(residual + at, r);
-                            UNROLL for (u32 e = 0; e < 8; e++) v[e] += r[e];
-                        }
-                        write8(y, v);
-                    } else {
-                        UNROLL for (u32 e = 0; e < 8; e++)
-                            if (e < here) y[e] = S::RESIDUAL ? v[e] + residual[at + e] : v[e];
-                    }
+            } else {
+                if (row >= p.rows) continue;
+            }
+            float v[8];
+            read8(stage + i / groups * wide + col, v);
+            u32 here = min_u32(8, p.rows - row);
+            if (p.bias)
+                UNROLL for (u32 e = 0; e < 8; e++) if (e < here) v[e] += p.bias[row + e];
+            if constexpr (GATED) {
+                float up[8];
+                read8(stage + i / groups * wide + col + 16, up);
+                UNROLL for (u32 e = 0; e < 8; e++) {
+                    if (p.bias_up && e < here) up[e] += p.bias_up[row + e];
+                    v[e] = activate(v[e]) * up[e];
                 }
             }
-            if constexpr (panels)
-                if (to != nullptr) *(u32*)to = panel_sum(sum);
+            if constexpr (HALVES) {
+                UNROLL for (u32 e = 0; e < 8; e++) if (e >= here) v[e] = 0.0f;
+                *(u32x4*)half = u32x4{pack_input(v[0], v[1]), pack_input(v[2], v[3]),
+                                      pack_input(v[4], v[5]), pack_input(v[6], v[7])};
+            } else {
+                u64 at = (u64)token * p.rows + row;
+                float* y = (float*)p.y + at;
+                if (p.rows % 4 == 0 && here == 8) {
+                    if constexpr (S::RESIDUAL) {
+                        float r[8];
+                        read8(residual + at, r);
+                        UNROLL for (u32 e = 0; e < 8; e++) v[e] += r[e];
+                    }
+                    write8(y, v);
+                } else {
+                    UNROLL for (u32 e = 0; e < 8; e++)
+                        if (e < here) y[e] = S::RESIDUAL ? v[e] + residual[at + e] : v[e];
+                }
+            }
         }
     }
 };

@@ -119,24 +119,6 @@ STEP u32 load4_once(const void* p) {
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
 }
-// Bytes beside these are read soon, so the first-level cache keeps the sector.
-STEP u32x4 load16_near(const void* p) {
-    u32x4 v;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-STEP u32x2 load8_near(const void* p) {
-    u32x2 v;
-    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    return v;
-}
-STEP u32 load4_near(const void* p) {
-    u32 v;
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
-    return v;
-}
 STEP void store16_once(void* p, u32x4 v) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
                  :
@@ -557,11 +539,6 @@ STEP u32 half_pair(float low, float high) {
 
 STEP u32x4 load16(const void* p) { return *(const u32x4*)p; }  // p is a multiple of 16
 STEP u32x2 load8(const void* p) { return *(const u32x2*)p; }
-#ifndef KJ_NVIDIA
-STEP u32x4 load16_near(const void* p) { return load16(p); }
-STEP u32x2 load8_near(const void* p) { return load8(p); }
-STEP u32 load4_near(const void* p) { return *(const u32*)p; }
-#endif
 
 // Exchange between lanes of a wave. All lanes must call it. `mask` is a power of two below KJ_WAVE.
 STEP u32 wave_xor(u32 v, u32 mask) { return kj_xor(v, mask); }

@@ -38,23 +38,12 @@ STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // for the same reason sums of a constant and a lane's part of k are written with ^ below.
 STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 
-// Panels: f16 activations for small_gemm.h. A panel is 8 tokens × 128 columns: for each span of 32
-// columns the 512 bytes that a wave loads, in the order of lanes. Lane 4t + p has token t, columns
-// 8p to 8p + 7. Behind these 2048 bytes follow for each lane two words about span p of token t: the
-// sums of its first and its second 16 columns, divided by 16 (so that no sum exceeds f16), each as
-// two f16: the sum rounded, and the rest.
-#define PANEL 1152         // f16 elements of a panel
-#define PANEL_SUMS 1024    // where the sums begin
-
-// Index of an element in panels, `steps` of 128 columns.
+// Index of an element in panels, `steps` of 128 columns. For 8 tokens and 128 columns there are
+// four rounds of 32 lanes with eight columns each. Lane 4t + p has token t; round r has columns 8r
+// to 8r + 7 of the 32 columns of span p (small_gemm.h).
 STEP u64 panel_at(u32 token, u32 col, u32 steps) {
-    return ((u64)(token / 8) * steps + col / 128) * PANEL + col % 128 / 32 * 256 +
-           (token % 8 * 4 + col % 32 / 8) * 8 + col % 8;
-}
-// Index of the two f16 with the sum of the 16 columns that `col` is in.
-STEP u64 panel_sum_at(u32 token, u32 col, u32 steps) {
-    return ((u64)(token / 8) * steps + col / 128) * PANEL + PANEL_SUMS +
-           (token % 8 * 4 + col % 128 / 32) * 4 + col % 32 / 16 * 2;
+    return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 +
+           (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
 }
 
 // MMA_ACC results per lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes
@@ -148,17 +137,6 @@ STEP u32 pack_input(float lo, float hi) {
 }
 STEP float input_value(u16 bits) { return load(f16{bits}); }
 
-// The sum of eight f16, two per word; and a sum of sixteen in the form of panels.
-STEP float sum_of_pairs(const u32 (&pair)[4]) {
-    float sum = 0.0f;
-    UNROLL for (u32 i = 0; i < 4; i++) sum += half_low(pair[i]) + half_high(pair[i]);
-    return sum;
-}
-STEP u32 panel_sum(float sum) {
-    const float mean = sum * 0.0625f, high = half_low(pack_input(mean, 0.0f));
-    return pack_input(high, mean - high);
-}
-
 // ----------------------------------------------------------------------------- loads and products
 // load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k: multiples of 16; family 0:
 //   k of MMA_K)
@@ -167,26 +145,7 @@ STEP u32 panel_sum(float sum) {
 // load_b_t(b, tile, k, col): B from a transposed tile: one row per depth, with the columns of the
 //   result as elements
 
-#if KJ_MMA == 1 && defined(KJ_SIMULATED)
-#define MMA_ACC_IS_A 1
-// Computes the instruction from the fragments of all lanes, for small_gemm.h.
-STEP void mma_m16n8k16(float* c, const u32* a, const u32* b) {
-    LDS_ARRAY(u16, held, kj_waves * 24 * 16);
-    const u32 at = wave_id() * 24 * 16, row = lane_id() / 4, two = lane_id() % 4 * 2;
-    wave_sync();
-    for (u32 i = 0; i < 4; i++)
-        *(u32*)&held[at + (row + i % 2 * 8) * 16 + i / 2 * 8 + two] = a[i];
-    for (u32 i = 0; i < 2; i++) *(u32*)&held[at + (16 + row) * 16 + i * 8 + two] = b[i];
-    wave_sync();
-    float left[16], right[16];
-    for (u32 i = 0; i < 4; i++) {
-        kjsim::floats<16>(&held[at + (row + i / 2 * 8) * 16], left);
-        kjsim::floats<16>(&held[at + (16 + two + i % 2) * 16], right);
-        c[i] = kjsim::product<16>(left, right, c[i]);
-    }
-    wave_sync();
-}
-#elif KJ_MMA == 1
+#if KJ_MMA == 1
 STEP void ldmatrix4(u32 (&r)[4], const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)) : "memory");

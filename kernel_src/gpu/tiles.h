@@ -57,8 +57,7 @@ template <class S> struct Tiles {
         }
         UNROLL for (u32 p = 0; p < PASSES; p++) {
             u32 c = thread_id() + p * KJ_BLOCK;
-            // Lanes exchange sums: all of a wave take part.
-            if (S::OUT_PANELS ? c / KJ_WAVE * KJ_WAVE >= CHUNKS : c >= CHUNKS) break;
+            if (c >= CHUNKS) break;
             if (NORMED || GATED) {
                 float w[8];
                 load_chunk(other, c, w);
@@ -68,21 +67,17 @@ template <class S> struct Tiles {
                                                                       : gelu_tanh(v[p][i])) *
                                            w[i];
             }
+            if (S::OUT_PANELS && 8 * c >= COLS) break;
             const u32 pair[4] = {pack_input(v[p][0], v[p][1]), pack_input(v[p][2], v[p][3]),
                                  pack_input(v[p][4], v[p][5]), pack_input(v[p][6], v[p][7])};
             if constexpr (S::OUT_TURNED) {
                 store_turned(a.y, to, 8 * c, CEIL_DIV(COLS, 128), pair);
-            } else if constexpr (S::OUT_PANELS) {
-                constexpr u32 steps = CEIL_DIV(COLS, 128);
-                const float sum = sum_of_pairs(pair), both = sum + wave_xor(sum, 1);
-                if (8 * c >= COLS) continue;
-                *(u32x4*)(a.y + panel_at(to, 8 * c, steps)) =
-                    u32x4{pair[0], pair[1], pair[2], pair[3]};
-                if (c % 2 == 0) *(u32*)(a.y + panel_sum_at(to, 8 * c, steps)) = panel_sum(both);
             } else {
                 u64 tiled =
                     ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
-                *(u32x4*)(a.y + tiled) = u32x4{pair[0], pair[1], pair[2], pair[3]};
+                u64 panel = panel_at(to, 8 * c, CEIL_DIV(COLS, 128));
+                *(u32x4*)(a.y + (S::OUT_PANELS ? panel : tiled)) =
+                    u32x4{pair[0], pair[1], pair[2], pair[3]};
             }
         }
     }

@@ -70,8 +70,7 @@ template <class W> STEP void load_vectors(Unit<W>& t, const u8* row, u32 u) {
 
 // The index of vector j of a unit.
 template <class W> STEP u32 vector_index(const Unit<W>& t, u32 j) {
-    const u32 word = W::VECTOR == 8 || j < 4 ? t.c2[0] : t.c2[1];  // j may be a lane's
-    u32 low = (word >> (8 * (j % 4))) & 255u;
+    u32 low = (t.c2[j / 4] >> (8 * (j % 4))) & 255u;
     if constexpr (W::HIGH_BITS == 0) return low;
     u32 high = W::INDEX_IN_SIGNS ? t.c1 >> (28 + j) : t.big[0] >> (W::HIGH_STEP * j);
     return low | (high & ((1u << W::HIGH_BITS) - 1)) << 8;
@@ -80,32 +79,32 @@ template <class W> STEP u32 vector_index(const Unit<W>& t, u32 j) {
 // Byte i is 0xff if bit i of `bits` is set (4 bits).
 STEP u32 byte_mask(u32 bits) { return ((bits * 0x00204081u) & 0x01010101u) * 255u; }
 
-// Decodes eight weights of a codebook, 8e … 8e + 7 of a unit, to bytes, and applies signs or a
-// shift. No byte overflows into the next: magnitudes are at least 1, and at least 8 if a shift is
+// Decodes vectors of the codebook to bytes, then applies signs or a shift to each group of eight
+// weights. No byte overflows into the next: magnitudes are at least 1, and at least 8 if a shift is
 // added.
-template <class W> STEP void eight_codes(const Unit<W>& t, u32 e, u32& low, u32& high) {
-    if constexpr (W::VECTOR == 8) {
-        u32x2 v = ((const u32x2*)W::grid())[vector_index<W>(t, e)];
-        low = v.x, high = v.y;
-    } else {
-        low = W::grid()[vector_index<W>(t, 2 * e)],
-        high = W::grid()[vector_index<W>(t, 2 * e + 1)];
-    }
-    if constexpr (W::SIGN_BITS != 0) {
-        u32 s = (t.c1 >> (W::SIGN_BITS * e)) & ((1u << W::SIGN_BITS) - 1);
-        // The eighth sign makes the number of negative weights even.
-        if constexpr (W::SIGN_BITS == 7) s |= ((0x6996u >> ((s ^ (s >> 4)) & 15u)) & 1u) << 7;
-        u32 first = byte_mask(s & 15u), second = byte_mask(s >> 4);
-        low = (low ^ first) + (first & 0x01010101u);
-        high = (high ^ second) + (second & 0x01010101u);
-    } else {
-        u32 shift = (t.big[0] >> (W::SHIFT_AT + W::SHIFT_STEP * e)) & 1u ? 0u - 0x01010101u
-                                                                         : 0x01010101u;
-        low += shift, high += shift;
-    }
-}
 template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 4]) {
-    UNROLL for (u32 e = 0; e < 4; e++) eight_codes<W>(t, e, quad[2 * e], quad[2 * e + 1]);
+    UNROLL for (u32 e = 0; e < 4; e++) {
+        u32 low, high;
+        if constexpr (W::VECTOR == 8) {
+            u32x2 v = ((const u32x2*)W::grid())[vector_index<W>(t, e)];
+            low = v.x, high = v.y;
+        } else {
+            low = W::grid()[vector_index<W>(t, 2 * e)],
+            high = W::grid()[vector_index<W>(t, 2 * e + 1)];
+        }
+        if constexpr (W::SIGN_BITS != 0) {
+            u32 s = (t.c1 >> (W::SIGN_BITS * e)) & ((1u << W::SIGN_BITS) - 1);
+            // The eighth sign makes the number of negative weights even.
+            if constexpr (W::SIGN_BITS == 7) s |= ((0x6996u >> ((s ^ (s >> 4)) & 15u)) & 1u) << 7;
+            u32 first = byte_mask(s & 15u), second = byte_mask(s >> 4);
+            quad[2 * e] = (low ^ first) + (first & 0x01010101u),
+                     quad[2 * e + 1] = (high ^ second) + (second & 0x01010101u);
+        } else {
+            u32 shift = (t.big[0] >> (W::SHIFT_AT + W::SHIFT_STEP * e)) & 1u ? 0u - 0x01010101u
+                                                                             : 0x01010101u;
+            quad[2 * e] = low + shift, quad[2 * e + 1] = high + shift;
+        }
+    }
 }
 
 // Unit u (below UNITS) of the row record at `row`.

@@ -122,7 +122,7 @@ fn code_too_new_for_driver_names_both_versions() {
     let none = dir.path().join("no-such-nvrtc");
     let text = told_with(dir.path(), &[("TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
     let line = error_with(&text, "nvrtc 13.5");
-    for word in ["'saxpy'", "needs driver 13.0", "the driver is 12.4", "update the driver"] {
+    for word in ["'saxpy'", "needs driver 13.0", "installed: 12.4", "update the driver"] {
         assert!(line.contains(word), "{word}: {line}");
     }
 }

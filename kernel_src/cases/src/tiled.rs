@@ -5,7 +5,7 @@ use crate::data::Random;
 use crate::expect::Tolerance;
 use half::f16;
 use kjit_kernels::mma::{
-    panel_bytes, panel_index, panel_sum_index, tiled_bytes, tiled_index, turned_bytes, turned_index,
+    panel_bytes, panel_index, tiled_bytes, tiled_index, turned_bytes, turned_index,
 };
 use std::sync::Arc;
 
@@ -87,13 +87,8 @@ pub(crate) fn want_tiled(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
 pub(crate) fn want_panels(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; panel_bytes(rows.len(), cols) / 2];
     for (row, values) in rows.iter().enumerate() {
-        let values = values.as_deref().unwrap_or_default();
-        values.iter().enumerate().for_each(|(col, &v)| want[panel_index(row, col, cols)] = v);
-        for (n, part) in values.chunks(16).enumerate() {
-            let (at, mean) = (panel_sum_index(row, 16 * n, cols), part.iter().sum::<f64>() / 16.0);
-            let high = f16::from_f64(mean).to_f64();
-            (want[at], want[at + 1]) = (high, mean - high);
-        }
+        let values = values.iter().flatten().enumerate();
+        values.for_each(|(col, &v)| want[panel_index(row, col, cols)] = v);
     }
     want
 }
@@ -108,16 +103,7 @@ pub(crate) fn panels(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>,
         for (col, v) in halves.iter().enumerate() {
             bytes[2 * panel_index(row, col, cols)..][..2].copy_from_slice(&v.to_le_bytes());
         }
-        let values: Vec<f64> = halves.into_iter().map(f16::to_f64).collect();
-        for (n, part) in values.chunks(16).enumerate() {
-            let mean = part.iter().sum::<f64>() / 16.0;
-            let high = f16::from_f64(mean);
-            let at = 2 * panel_sum_index(row, 16 * n, cols);
-            bytes[at..][..2].copy_from_slice(&high.to_le_bytes());
-            let rest = f16::from_f64(mean - high.to_f64());
-            bytes[at + 2..][..2].copy_from_slice(&rest.to_le_bytes());
-        }
-        all.push(values);
+        all.push(halves.into_iter().map(f16::to_f64).collect());
     }
     (bytes, all)
 }

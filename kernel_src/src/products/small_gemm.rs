@@ -17,10 +17,8 @@ use std::fmt;
 
 /// A product with a few rows. A launch may have any number of tokens up to the spec's number.
 ///
-/// Numerics: activations are f16, sums f32. Weights of quantised formats are exact, as are f16 and
-/// most bf16: codes (times the small integer scales of groups) are the operands, and other scales
-/// multiply sums in f32. Two exceptions: f32 weights are rounded to f16, and a product of code and
-/// scale of Q6_K above 2048 loses its last bit.
+/// Numerics: as for [`GemmSpec`](crate::gemm::GemmSpec). Weights are rounded to f16 (twice: the
+/// group's scale, and its product with the code); activations are f16, sums f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SmallGemmSpec {
     /// Length of a row; a multiple of 32.
@@ -215,12 +213,8 @@ impl Family for SmallGemmSpec {
         if self.fixed { f.write_str(", fixed") } else { Ok(()) }
     }
 
-    fn usual(&self, target: &Target) -> Result<SmallGemmTuning, SpecError> {
-        let start = self.start();
-        // Turing needs a few registers more. Its half of the threads is one block.
-        let one = target.arch().id == "sm_75" && self.block_tokens() > 16;
-        let blocks_per_unit = if one { 1 } else { start.blocks_per_unit };
-        Ok(SmallGemmTuning { blocks_per_unit, ..start })
+    fn usual(&self, _: &Target) -> Result<SmallGemmTuning, SpecError> {
+        Ok(self.start())
     }
 
     fn check(&self, target: &Target, t: &SmallGemmTuning) -> Result<(), SpecError> {

@@ -88,7 +88,6 @@ const FILES: &[(&str, &str)] = files! {
     "noise.h"
     "norm_rows.h"
     "norm_rows.hip"
-    "octets.h"
     "packets.h"
     "paged.h"
     "peer.h"

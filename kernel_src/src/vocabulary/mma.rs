@@ -75,29 +75,19 @@ pub fn matrix_constants(target: &Target, wave: u32) -> Constants {
     Product::of(target, wave).macros()
 }
 
-/// Elements (f16) of a panel: 8 rows × 128 columns, and two for each sum of 16 columns.
-const PANEL: usize = 1024 + 128;
-
 /// Bytes of `rows × cols` activations in panels (`gpu/mma.h`).
 #[must_use]
 pub const fn panel_bytes(rows: usize, cols: usize) -> usize {
-    rows.div_ceil(8) * cols.div_ceil(128) * PANEL * 2
+    rows.next_multiple_of(8) * cols.next_multiple_of(128) * 2
 }
 
-/// Index of an element in panels: for each 8 rows and 128 columns, four spans of 32 columns, each
-/// for 32 lanes. Lane `4 · row + i` has the eight columns from `8 · i` on of each span.
+/// Index of an element in panels: for each 8 rows and 128 columns, four rounds of 32 lanes with
+/// eight neighbouring columns each. Lane `4 · row + chunk` has in each round a quarter of the 32
+/// columns of its chunk.
 #[must_use]
 pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
-    let panel = row / 8 * cols.div_ceil(128) + col / 128;
-    panel * PANEL + col % 128 / 32 * 256 + (row % 8 * 4 + col % 32 / 8) * 8 + col % 8
-}
-
-/// Index in panels of the sum of the sixteen columns that `col` belongs to, divided by 16: rounded
-/// to f16, followed by the rest as f16.
-#[must_use]
-pub const fn panel_sum_index(row: usize, col: usize, cols: usize) -> usize {
-    let panel = row / 8 * cols.div_ceil(128) + col / 128;
-    panel * PANEL + 1024 + (row % 8 * 4 + col % 128 / 32) * 4 + col % 32 / 16 * 2
+    let block = row / 8 * cols.div_ceil(128) + col / 128;
+    block * 1024 + col % 32 / 8 * 256 + (row % 8 * 4 + col % 128 / 32) * 8 + col % 8
 }
 
 /// Rows (tokens) and columns of the blocks of a tiled f16 matrix.

@@ -340,7 +340,7 @@ fn welcome(
         let theirs = shown(theirs.get(i).copied().unwrap_or("none"));
         came.push(VerifiedRank { rank, stream, drawn });
         return Some(format!(
-            "rank {rank} has a different {what} from rank 0 ({theirs}, not \
+            "rank {rank} and rank 0 differ in {what} ({theirs}, not \
                              {ours})"
         ));
     }

@@ -29,10 +29,10 @@ fn all(test: &str, arch: &str, wave: u32, real: bool) {
 /// Runs the cases whose names contain one of `few`. `KJIT_TEST_ONLY=…` selects other names,
 /// `KJIT_TEST_ONLY=` all.
 fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
-    some_as(test, arch, wave, real, few, Target::clone, Target::clone);
+    some_as(test, arch, wave, real, few, Target::clone);
 }
 
-/// Like [`some`], for another variant of the device; `of` is the target whose cases are run.
+/// Like [`some`], for another variant of the device.
 fn some_as(
     test: &str,
     arch: &str,
@@ -40,7 +40,6 @@ fn some_as(
     real: bool,
     few: &[&str],
     variant: fn(&Target) -> Target,
-    of: fn(&Target) -> Target,
 ) {
     let setup = Setup::devices(arch).set("HIPSIM_OPTIMISE", "-Og");
     let setup = if real { setup } else { setup.set("HIPSIM_CLANG", "none") };
@@ -60,7 +59,7 @@ fn some_as(
         }
         let seed = seed();
         let target = variant(device.target());
-        let cases: Vec<Case> = cases::all(&of(&target), wave, seed).unwrap();
+        let cases: Vec<Case> = cases::all(&target, wave, seed).unwrap();
         let cases: Vec<Case> = cases.into_iter().filter(|c| wanted(&c.name)).collect();
         assert!(!cases.is_empty(), "no case has {only:?} in its name");
         let missing: Vec<_> =
@@ -145,20 +144,6 @@ fn selected_cases_are_correct_on_gfx900() {
     some("simulated_kernels::selected_cases_are_correct_on_gfx900", "gfx900", 64, false, &few);
 }
 
-/// Products of a few rows are for NVIDIA alone. The simulated device computes `mma.sync` too.
-#[test]
-fn products_of_a_few_rows_are_right_with_mma_sync() {
-    some_as(
-        "simulated_kernels::products_of_a_few_rows_are_right_with_mma_sync",
-        "gfx1100",
-        32,
-        false,
-        &["small_gemm", ", panels"],
-        Target::clone,
-        |_| Target::parse("sm_90").unwrap(),
-    );
-}
-
 /// A card without packed f16 instructions.
 #[test]
 fn selected_cases_are_correct_on_gfx803() {
@@ -187,6 +172,5 @@ fn selected_cases_are_correct_in_f32_alone() {
         false,
         &[],
         |target| target.f32_alone(),
-        Target::clone,
     );
 }

@@ -271,7 +271,7 @@ fn missing_rank_requirements_are_reported_before_work() {
             two("run", |rank, c| with(c, &["--kv-type", if rank == 0 { "f16" } else { "q8_0" }]));
         for (rank, output) in differ.iter().enumerate() {
             assert!(
-                error(output).contains("rank 1 has another options than rank 0"),
+                error(output).contains("rank 1 and rank 0 differ in options"),
                 "{rank}: {}",
                 error(output)
             );

@@ -4,10 +4,10 @@
 use crate::case::{Case, CaseArg, FOLLOWS, input, optional, output};
 use crate::cases::Cases;
 use crate::data::Random;
-use crate::expect::{HALF, Storage, Tolerance};
+use crate::expect::Storage;
 use crate::oracle::{finished, matrices, named, segment_args};
 use crate::samples::{Samples, format};
-use crate::tiled::{PRODUCT, panels, want_panels};
+use crate::tiled::{GATED, PRODUCT, panels, want_panels};
 use kjit_engine::Target;
 use kjit_formats::format::ALL;
 use kjit_kernels::mma::panel_bytes;
@@ -43,19 +43,11 @@ fn case(
         };
         (0..tokens).map(|t| Some((0..rows).map(|row| one(t, row)).collect())).collect()
     };
-    let tolerance = tolerance(spec);
+    let tolerance = if spec.finish.gated() { GATED } else { PRODUCT };
     let y = |s: usize| match spec.panels {
-        true => output(
-            "y",
-            Storage::F16,
-            want_panels(&result(s), spec.segments[s].rows),
-            // The bounds of the sum and of its rounding to f16.
-            Tolerance {
-                norm: HALF.norm + tolerance.norm,
-                each: HALF.each + tolerance.each,
-                ..tolerance
-            },
-        ),
+        true => {
+            output("y", Storage::F16, want_panels(&result(s), spec.segments[s].rows), tolerance)
+        }
         false => output(
             "y",
             Storage::F32,
@@ -84,32 +76,6 @@ fn case(
         splits: FOLLOWS,
     };
     Case::of(name, spec, target, launch, args)
-}
-
-/// Weights are exact; the tensor cores' sums are in f32 without rounding to nearest. A result of a
-/// row alone (`matvec`) has a bound of this size too, so rows of a batch have nearly its results.
-const EXACT: Tolerance =
-    Tolerance { norm: 1e-5, each: 2e-4, reason: "exact weights, sums in single precision" };
-/// A scale of 8 bits times a code of 6 bits above 2048 is rounded to 11 bits.
-const NEARLY: Tolerance =
-    Tolerance { norm: 3e-4, each: 3e-3, reason: "a few products of code and scale are rounded" };
-
-/// The tolerance of a product: that of its least exact format.
-fn tolerance(spec: &SmallGemmSpec) -> Tolerance {
-    let of = |s: &Segment| match s.format.name {
-        "F32" => PRODUCT,
-        "Q6_K" => NEARLY,
-        _ => EXACT,
-    };
-    let least = spec.segments.iter().map(of).max_by(|a, b| a.norm.total_cmp(&b.norm));
-    let one = least.unwrap_or(EXACT);
-    match spec.finish {
-        // A product of two results has the errors of both.
-        Finish::Silu | Finish::Gelu => {
-            Tolerance { norm: 3.0 * one.norm, each: 4.0 * one.each, ..one }
-        }
-        Finish::Store | Finish::Add => one,
-    }
 }
 
 impl Cases for SmallGemmSpec {
