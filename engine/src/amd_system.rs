@@ -231,9 +231,7 @@ mod tests {
         let over = [("HSA_OVERRIDE_GFX_VERSION".to_owned(), "10.3.0".to_owned())];
         let said = disagreements(&[device("gfx1030"), device("gfx1100")], &nodes, &over);
         assert!(
-            said.len() == 2
-                && said[0].contains("wrong architecture")
-                && said[0].contains("10.3.0"),
+            said.len() == 2 && said[0].contains("wrong architecture") && said[0].contains("10.3.0"),
             "{said:?}"
         );
     }

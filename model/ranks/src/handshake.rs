@@ -653,7 +653,7 @@ mod tests {
             assert!(why.contains("two processes say that they are rank 1 of 4"), "{why}");
         }
         for why in all(&[(0, "same"), (2, "x\u{1b}[31m")]) {
-            assert!(why.contains("rank 2 has a different word from rank 0"), "{why}");
+            assert!(why.contains("rank 2 and rank 0 differ in word"), "{why}");
             assert!(!why.contains('\u{1b}'), "what another says is shown as it is: {why:?}");
         }
     }
