@@ -8,7 +8,7 @@ use kjit_model::gpu::jobs_for;
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::tune::StoredTunings;
 use kjit_model::graph::Graph;
-use kjit_model::session::{KvType, OpenOptions};
+use kjit_model::session::{KvType, OpenOptions, Persistence};
 
 fn options() -> OpenOptions {
     OpenOptions {
@@ -17,6 +17,8 @@ fn options() -> OpenOptions {
         precise: false,
         threads: 1,
         prefill_chunk: Some(512),
+        // `Auto` on AMD adds the kernel of a whole token for its trial.
+        persistent: Persistence::Off,
         ..OpenOptions::default()
     }
 }

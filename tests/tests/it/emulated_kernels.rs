@@ -251,47 +251,41 @@ fn child_process_runs_given_bundle() {
 
 #[test]
 fn gfx1100_machine_code_is_correct() {
-    check("gfx1100_machine_code_is_correct", MANY);
+    check("gfx1100", MANY);
 }
 
 #[test]
 fn gfx942_machine_code_is_correct() {
-    check("gfx942_machine_code_is_correct", &[MANY, &[WIDE]].concat());
+    check("gfx942", &[MANY, &[WIDE]].concat());
 }
 
 #[test]
 fn gfx1201_machine_code_is_correct() {
-    check("gfx1201_machine_code_is_correct", FEW);
+    check("gfx1201", FEW);
 }
 
 #[test]
 fn gfx90a_machine_code_is_correct() {
-    check(
-        "gfx90a_machine_code_is_correct",
-        &[FEW, &[WIDE, BRANCHING, SYSTEM, "gemm Q8_0×67"]].concat(),
-    );
+    check("gfx90a", &[FEW, &[WIDE, BRANCHING, SYSTEM, "gemm Q8_0×67"]].concat());
 }
 
 /// MI350: the matrix instructions of MI300 with other wait states after them.
 #[test]
 fn gfx950_machine_code_is_correct() {
-    check_22("gfx950_machine_code_is_correct", &["matvec Q8_0×43", BRANCHING]);
+    check_22("gfx950", &["matvec Q8_0×43", BRANCHING]);
 }
 
 /// MI450: WMMA is twice as deep, and stores must be written back.
 #[test]
 fn gfx1250_machine_code_is_correct() {
-    check_22("gfx1250_machine_code_is_correct", &["gemm Q8_0×67", "attend 4/2 × 64 F16"]);
+    check_22("gfx1250", &["gemm Q8_0×67", "attend 4/2 × 64 F16"]);
 }
 
 #[test]
 fn gfx908_machine_code_is_correct() {
     // clang 19 miscompiles the flash kernels with matrix instructions for gfx908, so they use other
     // instructions (`Product::of_attention`).
-    check(
-        "gfx908_machine_code_is_correct",
-        &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"],
-    );
+    check("gfx908", &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"]);
 }
 
 /// clang 19 copies gfx908's accumulation registers through a register that was never written. The
@@ -337,22 +331,22 @@ fn gfx908_matrix_attention_is_correct_with_sound_compiler() {
 
 #[test]
 fn gfx1030_machine_code_is_correct() {
-    check("gfx1030_machine_code_is_correct", FEW);
+    check("gfx1030", FEW);
 }
 
 #[test]
 fn gfx906_machine_code_is_correct() {
-    check("gfx906_machine_code_is_correct", FEW);
+    check("gfx906", FEW);
 }
 
 #[test]
 fn gfx1010_machine_code_is_correct() {
-    check_but("gfx1010_machine_code_is_correct", SPILLING, Some("matvec Q4_1×31"));
+    check_but("gfx1010", SPILLING, Some("matvec Q4_1×31"));
 }
 
 #[test]
 fn gfx900_machine_code_is_correct() {
-    check_but("gfx900_machine_code_is_correct", SPILLING, Some("matvec Q4_1×31"));
+    check_but("gfx900", SPILLING, Some("matvec Q4_1×31"));
 }
 
 /// The last variant: no instruction has an f16 operand or result.

@@ -429,10 +429,6 @@ fn answers_satisfy_expressions_grammars_and_choices() {
                 "'structured_outputs.grammar'",
             ),
             (
-                json!({ "structured_outputs": { "grammar": format!("start: {}\nA: /[ab]/", "A? ".repeat(4000)) } }),
-                "ways at one place, and 10000 are the limit: make it smaller",
-            ),
-            (
                 json!({ "structured_outputs": { "choice": [] } }),
                 "'structured_outputs.choice': give a list",
             ),
