@@ -31,7 +31,7 @@
 //! | choose tokens, and generate text | [`sample::Sampler`], [`generate::generate`] |
 //! | serve many requests simultaneously | [`serve::Scheduler`] |
 //! | constrain answers to a schema or a grammar | [`constrain::Grammars`] |
-//! | continue a chat | [`conversation::Seen`], [`conversation::forget_oldest`] |
+//! | continue a chat | [`conversation::CachedTokens`], [`conversation::forget_oldest`] |
 //! | find reasoning and tool calls in an answer | [`chat::ReplyParser`], [`stop::StopWatcher`] |
 //! | render messages as a prompt | [`chat::ChatTemplate`] |
 //! | turn text into ids, and ids into text | [`tokenizer::Tokenizer`] |

@@ -43,7 +43,7 @@ pub struct Region {
     pub bytes: Bytes,
     /// Whether the kernel may write there.
     pub writable: bool,
-    /// A [`Mark`](crate::order::Mark) for each byte. Empty before the first write.
+    /// A [`LastAccess`](crate::order::LastAccess) for each byte. Empty before the first write.
     pub marks: Vec<u64>,
     /// The last two waves that read each pair of bytes in a writable region. Empty before the first
     /// read.
