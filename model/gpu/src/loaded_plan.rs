@@ -353,8 +353,13 @@ impl LoadedPlan {
             }
             Ok(paused)
         };
-        let launch =
-            |l: &Launch, behind_all| self.launch_behind(program, l, now, whose, behind_all);
+        // Kernels read positions before they wait for the launch before them, so the first launch
+        // waits for the token before: its choice moves the position. A graph waits by itself.
+        // Without this, an H100 decoded other tokens in separate launches than in a graph.
+        let launch = |l: &Launch, behind_all| {
+            let first = launches.first().is_some_and(|first| std::ptr::eq(first, l));
+            self.launch_behind(program, l, now, whose, behind_all || first)
+        };
         if let (Some(ring), Some(streaming)) = (&self.ring, &self.plan.streaming) {
             let stretches = streaming.stretches(launches);
             if !stretches.is_empty() {
@@ -376,13 +381,15 @@ impl LoadedPlan {
         now: &LaunchParams,
         pieces: &[Piece],
     ) -> Result<()> {
+        let mut first = true;
         for l in &program.launches {
             if l.is_of_a_sequence() {
                 for p in pieces {
-                    self.launch(program, l, &p.now, SlotScope::Rows(p.slot, p.row))?;
+                    let rows = SlotScope::Rows(p.slot, p.row);
+                    self.launch_behind(program, l, &p.now, rows, std::mem::take(&mut first))?;
                 }
             } else {
-                self.launch(program, l, now, SlotScope::All)?;
+                self.launch_behind(program, l, now, SlotScope::All, std::mem::take(&mut first))?;
             }
         }
         Ok(())

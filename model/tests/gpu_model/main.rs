@@ -9,6 +9,7 @@ mod support;
 
 use kjit_engine::{Config, Device, Engine, Isolation};
 use kjit_model::gguf::Gguf;
+use kjit_model::gpu::Form;
 use kjit_model::graph::{Dtype, Graph, Op};
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::Scheduler;
@@ -319,6 +320,25 @@ fn greedy_answers_match_host_except_near_ties() {
             let gap = best - logits[id as usize];
             assert!(gap < 0.05, "token {i} ({id}) is {gap} below the host's choice");
             logits = host.feed(&[id], Want::Last).unwrap();
+        }
+    }
+}
+
+/// Launches of a token may start before those of the token before have ended; kernels read the
+/// position, which the choice moves, before they wait.
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn separate_launches_decode_the_tokens_of_a_graph() {
+    for path in tiny_models() {
+        let mut gpu = open(&path, &options(512, 64));
+        let mut tokens = |form: Form| {
+            assert!(gpu.session.gpu_mut().unwrap().set_form(form).unwrap(), "{form:?}");
+            gpu.truncate(0);
+            gpu.generate(&[1, 2, 3], 200, SampleOptions::default())
+        };
+        let want = tokens(Form::Graph);
+        for _ in 0..3 {
+            assert_eq!(tokens(Form::Launches), want, "{}", path.display());
         }
     }
 }
