@@ -5,7 +5,7 @@ use crate::amd_system::KfdNode;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is known of a machine.
+/// The facts about a machine that the checks use.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Architectures of the GPUs, without flags, and whether each is inside the processor.
@@ -133,7 +133,7 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         all.push((
             "comgr's cache",
             format!(
-                "AMD_COMGR_CACHE_DIR={folder} is no folder: AMD's compiler keeps nothing there; \
+                "AMD_COMGR_CACHE_DIR={folder} is not a folder: AMD's compiler keeps nothing there; \
                  unset it, or make the folder (kjit has a cache of its own)"
             ),
         ));

@@ -1,5 +1,5 @@
-//! What the system's files say about a card while it works: clocks, power, temperature, the link,
-//! the sizes of its memories. Only amdgpu has most of them; the link is every PCI device's.
+//! Reads the sensors of a working card from the system's files: clocks, power, temperature, link,
+//! and memory sizes. Only amdgpu has most of them; the link is every PCI device's.
 
 use std::fs;
 use std::path::{Path, PathBuf};

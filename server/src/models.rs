@@ -57,7 +57,7 @@ struct NamedAdapter {
 }
 
 impl Lease {
-    /// The same model with one of its adapters.
+    /// Selects one of the adapters of the model.
     #[must_use]
     pub fn with_adapter(self, at: usize) -> Lease {
         let adapter = self.served.adapters.get(at).map(|adapter| {

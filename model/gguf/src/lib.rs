@@ -234,8 +234,8 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// The same model with more tensors, whose data are copied to memory. `path` names them in
-    /// errors.
+    /// Returns the model with additional tensors, whose data are copied to memory. Errors name
+    /// them by `path`.
     ///
     /// # Errors
     /// The system refuses memory, or a tensor has a name that the model has.

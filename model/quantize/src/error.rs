@@ -43,7 +43,7 @@ pub enum QuantizeError {
     },
     /// A pattern names a format whose blocks do not divide the rows of a tensor.
     #[error(
-        "{pattern}={format}: rows of {tensor} have {columns} weights, no whole number of {format} \
+        "{pattern}={format}: rows of {tensor} have {columns} weights, not a whole number of {format} \
          blocks"
     )]
     Columns {

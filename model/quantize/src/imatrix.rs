@@ -20,7 +20,7 @@ pub struct Imatrix {
     pub entries: BTreeMap<String, Vec<f32>>,
 }
 
-/// The reasons why a file is no importance matrix.
+/// The reasons why a file is not an importance matrix.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct ImatrixError {
@@ -37,6 +37,11 @@ impl Imatrix {
     /// The file cannot be read, is damaged or of another kind, or has numbers that are not finite.
     pub fn read(path: &Path) -> Result<Imatrix, ImatrixError> {
         let fail = |why: String| ImatrixError { path: path.to_owned(), why };
+        let found = std::fs::metadata(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+        // Opening a pipe waits, and the size of a device tells nothing.
+        if !found.is_file() {
+            return Err(fail("is not a file: give the file of an importance matrix".into()));
+        }
         let mut head = [0; 4];
         let opened = std::fs::File::open(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
         let is_gguf =
@@ -44,7 +49,7 @@ impl Imatrix {
         let mut imatrix = if is_gguf {
             from_gguf(&Gguf::open(path).map_err(|e| fail(e.to_string()))?).map_err(fail)?
         } else {
-            let size = opened.metadata().map_or(0, |m| m.len());
+            let size = found.len();
             if size > LARGEST {
                 return Err(fail(format!(
                     "has {size} bytes: an importance matrix has at most {LARGEST}"
@@ -52,7 +57,10 @@ impl Imatrix {
             }
             let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
             from_dat(&bytes).ok_or_else(|| {
-                fail("is no importance matrix, neither a GGUF file nor a whole .dat file".into())
+                fail(
+                    "is not an importance matrix: neither a GGUF file nor a complete .dat file"
+                        .into(),
+                )
             })?
         };
         for (name, values) in &imatrix.entries {
@@ -73,7 +81,7 @@ fn from_gguf(gguf: &Gguf) -> Result<Imatrix, String> {
     let kind = gguf.opt_str("general.type").map_err(text)?;
     if kind != Some("imatrix") {
         return Err(format!(
-            "is no importance matrix: its general.type is {}, not imatrix",
+            "is not an importance matrix: its general.type is {}, not imatrix",
             kind.unwrap_or("missing")
         ));
     }

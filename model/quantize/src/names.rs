@@ -1,4 +1,4 @@
-//! What the names of tensors say: the role of a matrix, its layer, and whether it is quantised.
+//! Reads the role of a matrix, its layer, and whether it is quantised, from its name.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! What a quantised file will hold, before anything is computed.
+//! Plans the tensors of a quantised file before anything is computed.
 
 use crate::error::QuantizeError;
 use crate::imatrix::Imatrix;

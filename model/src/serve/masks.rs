@@ -24,7 +24,7 @@ pub(super) enum Reply {
     Mask { constraint: Boxed, mask: Mask, took: Duration },
 }
 
-/// What a request and the thread that works for it know of each other.
+/// The state that a request shares with the thread that computes its masks.
 #[derive(Default)]
 pub(super) struct Progress {
     /// Start of the work.

@@ -105,7 +105,7 @@ fn architectures_page_matches_plans() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(PAGE);
     let text = std::fs::read_to_string(&page).unwrap_or_default();
     // Items of a list: `- **WORD**: ` and the names.
-    let list = text.split("## Where each runs").nth(1).unwrap_or_default();
+    let list = text.split("## Devices of each architecture").nth(1).unwrap_or_default();
     let listed: BTreeMap<String, String> = list
         .split("- **")
         .filter_map(|item| item.split_once("**:"))

@@ -12,7 +12,7 @@ pub enum AdapterError {
     /// The file or folder could not be read.
     #[error(transparent)]
     File(#[from] Error),
-    /// A GGUF file that is no adapter.
+    /// A GGUF file that is not an adapter.
     #[error(
         "{}: general.type is {}, where 'adapter' is wanted: a LoRA adapter in GGUF comes from \
          convert_lora_to_gguf.py",
@@ -67,9 +67,9 @@ pub enum AdapterError {
         /// The architectures whose names are known.
         known: String,
     },
-    /// A tensor that is no part of a LoRA pair.
+    /// A tensor that is not part of a LoRA pair.
     #[error(
-        "{}: tensor {} is no part of a LoRA pair that kjit knows{hint}",
+        "{}: tensor {} is not part of a LoRA pair that kjit knows{hint}",
         QuotedText::path(path),
         QuotedText(tensor)
     )]
@@ -78,7 +78,7 @@ pub enum AdapterError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// What it probably is.
+        /// A guess at its kind, appended to the message; may be empty.
         hint: &'static str,
     },
     /// One side of a pair is missing.

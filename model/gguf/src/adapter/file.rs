@@ -49,7 +49,7 @@ pub(super) fn read(path: &Path, base: &Gguf) -> Result<Vec<LowRank>, AdapterErro
         _ => file.require_f32("adapter.lora.alpha")?,
     };
     if !alpha.is_finite() {
-        let why = "a finite number is wanted";
+        let why = "expected a finite number";
         return Err(unsupported("adapter.lora.alpha", alpha.to_string(), why));
     }
     let mut halves: BTreeMap<&str, [Option<&str>; 2]> = BTreeMap::new();

@@ -91,7 +91,7 @@ impl Adapter {
     /// Reads an adapter for this base model.
     ///
     /// # Errors
-    /// The path is no adapter, the adapter is of another kind (DoRA, for example) or of another
+    /// The path is not an adapter, the adapter is of another kind (DoRA, for example) or of another
     /// architecture, or a tensor is unknown, incomplete, of a wrong shape or not finite. The
     /// message is one line that names the file and the tensor or key.
     pub fn open(path: impl AsRef<Path>, base: &Gguf) -> Result<Adapter, AdapterError> {

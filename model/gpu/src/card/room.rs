@@ -5,7 +5,7 @@ use kjit_engine::{DeviceBuffer, PinnedBuffer};
 
 /// The most page-locked bytes that are tried, unless the card shares the system's memory.
 const LOCKED: u64 = 8 << 30;
-/// The same for a quick report.
+/// The limit of a quick report.
 const QUICK: u64 = 1 << 30;
 /// The smallest piece of a search.
 const LEAST: u64 = 1 << 20;

@@ -14,7 +14,7 @@ const N: usize = 8;
 /// Candidates for a row with importance.
 const WEIGHTED: Candidates = Candidates { start: -0.9, step: 0.05, count: 36, absolute: false };
 
-/// What differs between Q2_K, Q4_K and Q5_K.
+/// The parameters in which Q2_K, Q4_K and Q5_K differ.
 struct Steps {
     /// The largest code of a weight.
     top: f32,

@@ -38,7 +38,7 @@ impl<const N: usize> Neg for Lanes<N> {
 }
 
 impl<const N: usize> Lanes<N> {
-    /// The same number for every group.
+    /// One number in all groups.
     #[inline(always)]
     pub fn all(value: f32) -> Self {
         Lanes([value; N])

@@ -19,7 +19,7 @@ pub enum RowError {
     #[error("kjit reads {0} but does not write it")]
     Format(&'static str),
     /// Rows are not a whole number of blocks.
-    #[error("rows of {cols} weights are no whole number of {format} blocks of {block}")]
+    #[error("rows of {cols} weights are not a whole number of {format} blocks of {block}")]
     Columns {
         /// Name of the format.
         format: &'static str,

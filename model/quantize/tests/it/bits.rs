@@ -130,7 +130,7 @@ fn lengths_that_do_not_fit_are_refused() {
     let row = |cols, x: usize, out| {
         quantize_rows(q4, cols, &vec![0.0; x], None, &mut vec![0; out]).unwrap_err().to_string()
     };
-    assert!(row(100, 100, 144).contains("no whole number of Q4_K blocks of 256"));
+    assert!(row(100, 100, 144).contains("not a whole number of Q4_K blocks of 256"));
     assert!(row(256, 256, 143).contains("143 bytes"));
     assert!(row(256, 300, 144).contains("300 weights"));
     assert!(row(0, 0, 0).contains("rows of 0"));
