@@ -162,6 +162,24 @@ impl<T: Pod> PinnedBuffer<T> {
         Ok(unsafe { self.host().cast::<T>().add(index).read_volatile() })
     }
 
+    /// Sets the value at an index, without waiting. For words that no launched work reads: the host
+    /// prepares the next work while the device runs. A kernel that does read the word sees the old
+    /// or the new value.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] if the index is outside the buffer.
+    pub fn poke(&self, index: usize, value: T) -> Result<()> {
+        if index >= self.len {
+            return Err(Error::Buffer(format!("value {index} of {}", self.len)));
+        }
+        // The lock excludes references of `read` and `write`.
+        let _pending = self.memory.pending();
+        // SAFETY: inside the buffer, aligned, plain old data; volatile, since the device may read
+        // it at any time.
+        unsafe { self.host().cast::<T>().add(index).write_volatile(value) };
+        Ok(())
+    }
+
     /// The address of the memory on its device, for kernels that access it directly.
     #[must_use]
     pub fn on_device(&self) -> DeviceBuffer<T> {

@@ -36,6 +36,6 @@ pub use options::{
     default_threads, why_no_pages,
 };
 pub use pages::{KvPages, PageCount};
-pub use runner::{DeviceDecode, HiddenStates, HiddenStatesSink, Runner, TokenSpan};
+pub use runner::{DeviceDecode, HiddenStates, HiddenStatesSink, Runner, StepAhead, TokenSpan};
 pub use sample::{SampleOptions, Sampler};
-pub use step::{DecodeControl, MaskCallback, StepOutput, Task, Want, choose, follow};
+pub use step::{CHOSEN, DecodeControl, MaskCallback, StepOutput, Task, Want, choose, follow};

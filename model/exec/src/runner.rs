@@ -111,6 +111,17 @@ pub trait Runner: Any + Send {
         false
     }
 
+    /// Steps that are launched before the results of the step before are known. `None` if the
+    /// runner returns from a step with its results.
+    fn step_ahead(&mut self) -> Option<&mut dyn StepAhead> {
+        None
+    }
+
+    /// Whether [`Runner::step_ahead`] is `Some`.
+    fn steps_ahead(&self) -> bool {
+        false
+    }
+
     /// Pages that sequences may share. `None` on the CPU.
     fn pages(&self) -> Option<&dyn KvPages> {
         None
@@ -134,6 +145,27 @@ pub trait Runner: Any + Send {
 
     /// Adds a warning to the device's warnings.
     fn remark(&mut self, _line: String) {}
+}
+
+/// Launches steps while the step before runs, and collects their tokens later. Meanwhile the caller
+/// may add and remove sequences, but the slots of a launched step only after it was collected.
+pub trait StepAhead {
+    /// Launches a step. Each task wants [`Want::Nothing`](super::Want) or
+    /// [`Want::Choose`](super::Want), and its sampler takes logits as they are. A task whose only
+    /// token is [`CHOSEN`](super::CHOSEN) continues with the token that the last launched step
+    /// chooses for its sequence.
+    ///
+    /// # Errors
+    /// A device fault; [`SessionError::Pages`]. Steps that were launched before can still be
+    /// collected.
+    fn launch(&mut self, tasks: &mut [Task<'_>]) -> Result<(), SessionError>;
+
+    /// Waits for the oldest launched step. Returns the chosen token of each task, `None` for
+    /// [`Want::Nothing`](super::Want); no tokens if no step was launched.
+    ///
+    /// # Errors
+    /// A device fault.
+    fn collect(&mut self) -> Result<Vec<Option<u32>>, SessionError>;
 }
 
 /// Chooses tokens on the device, which runs ahead of the host.

@@ -34,6 +34,10 @@ pub enum StepOutput {
     Tokens(Vec<u32>),
 }
 
+/// The token of a task that continues a sequence with the token that the device chose in the
+/// launched step before ([`super::StepAhead`]). No vocabulary has this id.
+pub const CHOSEN: u32 = u32::MAX;
+
 /// The sink's decision after a token of a session's `decode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeControl {

@@ -2,6 +2,7 @@
 //! preempted.
 
 use super::checkpoints;
+use super::launched::Leaving;
 use super::paged;
 use super::paged::ROOM;
 use super::request::{Failure, Reason};
@@ -31,7 +32,7 @@ impl Worker {
     pub fn admit(&mut self) {
         let Some(slots) = self.session.as_ref().map(Session::sequences) else { return };
         self.crowded &= !self.running.is_empty();
-        while self.running.len() < slots && !self.crowded {
+        while self.running.len() + self.leaving.len() < slots && !self.crowded {
             let mut by_client: HashMap<Option<String>, usize> = HashMap::new();
             self.running
                 .iter()
@@ -112,13 +113,14 @@ impl Worker {
         }
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let his = self.running.iter().filter(|r| r.job.owner == job.owner);
-        let running = his.filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
+        let running = his.map(|r| (r.id, r.known()));
         let source = if self.reuse {
             self.kept.source(job.owner, &job.tokens, running)
         } else {
             Source::None
         };
-        let full = self.running.len() + self.kept.len() >= session.sequences();
+        let used = self.running.len() + self.leaving.len() + self.kept.len();
+        let full = used >= session.sequences();
         let (id, fed) = match source {
             Source::Continue(id, len) => (id, session.truncate(id, len)?),
             Source::Copy(of, len) => {
@@ -163,24 +165,36 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a sequence. Its tokens are retained until the slot is needed.
+    /// Ends a sequence. Its tokens are retained until the slot is needed. If a launched step has the
+    /// sequence, its slot and its pages are free when the step was collected; the request ends now.
     pub fn finish(&mut self, r: Running, end: End) {
-        let Running { id, fed, job, .. } = r;
+        let tokens = r.known().to_vec();
+        let Running { id, job, .. } = r;
         self.crowded = false;
-        let mut tokens = job.tokens.clone();
-        tokens.truncate(fed);
         let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
-        let paged = self.session.as_ref().is_some_and(|s| s.pages().is_some());
-        if good && paged {
-            self.keep(job.owner, id, &tokens);
+        let leaving = Leaving { id, owner: job.owner, tokens: good.then_some(tokens) };
+        match self.launched.as_ref().is_some_and(|step| step.has(id)) {
+            true => self.leaving.push(leaving),
+            false => self.release(leaving),
         }
-        let good = good && !paged;
-        let gone = if good { self.kept.keep(job.owner, id, tokens) } else { vec![id] };
+        self.end(job, end);
+    }
+
+    /// Retains the tokens of an ended sequence, or frees its slot.
+    pub(super) fn release(&mut self, leaving: Leaving) {
+        let Leaving { id, owner, tokens } = leaving;
+        let gone = match tokens {
+            None => vec![id],
+            Some(tokens) if self.session.as_ref().is_some_and(|s| s.pages().is_some()) => {
+                self.keep(owner, id, &tokens);
+                vec![id]
+            }
+            Some(tokens) => self.kept.keep(owner, id, tokens),
+        };
         if let Some(session) = &mut self.session {
             // The slots are free even after an error.
             gone.into_iter().for_each(|id| drop(session.remove(id)));
         }
-        self.end(job, end);
     }
 
     /// Frees space for `more` tokens. Removes retained sequences, least recently used first, then

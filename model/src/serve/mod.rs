@@ -23,6 +23,7 @@ mod deliver_tokens;
 mod device_decode;
 mod held_tokens;
 mod host_sampling;
+mod launched;
 mod masks;
 mod memory;
 mod pace;

@@ -32,7 +32,7 @@ pub(super) fn fits(
 ) -> bool {
     let Some(pages) = session.pages() else { return true };
     let kept = prefixes.pages().filter(|page| session.page_users(*page) == 1).count();
-    let rest: Vec<usize> = running.iter().map(|r| r.rest().len()).collect();
+    let rest: Vec<usize> = running.iter().map(|r| r.next(session.context())).collect();
     // At least one token is computed.
     let asked = job.tokens.get(..job.tokens.len().saturating_sub(1)).unwrap_or_default();
     let there = match session.graph().is_recurrent() {
@@ -68,7 +68,7 @@ impl Worker {
         }
         let (pages, len) = self.prefixes.find(job.owner, asked);
         let his = self.running.iter().filter(|r| r.job.owner == job.owner);
-        let runs = his.filter_map(|r| Some((common(asked, r.job.tokens.get(..r.fed)?), r.id)));
+        let runs = his.map(|r| (common(asked, r.known()), r.id));
         if let Some((_, of)) = runs.max().filter(|(n, _)| *n >= WORTH && *n > len) {
             let n = self
                 .running
@@ -117,20 +117,28 @@ impl Worker {
     pub(super) fn make_pages(&mut self) -> Vec<usize> {
         loop {
             let take = self.compose();
-            let Some(session) = &mut self.session else { return take };
-            let free = session.pages().map_or(usize::MAX, |pages| pages.free());
-            if needed(session, &self.running, &take) <= free {
+            if self.free_pages(&take) || !self.preempt_newest() {
                 return take;
+            }
+        }
+    }
+
+    /// Frees pages for a step that takes these numbers of tokens, without preempting a sequence.
+    /// Returns whether there are enough. Launched steps may still use a freed page: later steps
+    /// write it after them.
+    pub(super) fn free_pages(&mut self, take: &[usize]) -> bool {
+        loop {
+            let Some(session) = &mut self.session else { return true };
+            let free = session.pages().map_or(usize::MAX, |pages| pages.free());
+            if needed(session, &self.running, take) <= free {
+                return true;
             }
             // A page that is also in use does not become free, but the sequence can then write to
             // it without a copy.
             let alone = self.prefixes.forget(|page| session.page_users(page) == 1);
-            if let Some(page) = alone.or_else(|| self.prefixes.forget(|_| true)) {
-                session.release_pages(&[page]);
-                continue;
-            }
-            if !self.preempt_newest() {
-                return take;
+            match alone.or_else(|| self.prefixes.forget(|_| true)) {
+                Some(page) => session.release_pages(&[page]),
+                None => return false,
             }
         }
     }

@@ -190,6 +190,8 @@ pub(super) struct Running {
     pub id: SequenceId,
     /// Number of tokens of the job that are in the sequence.
     pub fed: usize,
+    /// Number of launched steps that choose a token of it and were not collected yet.
+    pub pending: usize,
     /// Positions at which the recurrent states are saved.
     pub borders: Vec<usize>,
     pub job: ActiveRequest,
@@ -206,6 +208,7 @@ impl Running {
         Running {
             id,
             fed,
+            pending: 0,
             borders: vec![],
             job,
             row: None,
@@ -245,6 +248,23 @@ impl Running {
     /// Discards the draft, because tokens were added in another way.
     pub fn forget_dry(&mut self) {
         self.dry.0.clear();
+    }
+
+    /// Number of tokens that the next step may feed: the known ones, or the one that a launched step
+    /// is choosing, unless the answer ends with it.
+    pub fn next(&self, context: usize) -> usize {
+        let ends = self.job.usage.generated_tokens + self.pending >= self.job.max_tokens;
+        match self.pending {
+            0 => self.rest().len(),
+            1 => usize::from(!ends && self.fed < context),
+            _ => 0,
+        }
+    }
+
+    /// The known tokens in the sequence. While steps are launched ahead, the last one in it may not
+    /// be known.
+    pub fn known(&self) -> &[u32] {
+        self.job.tokens.get(..self.fed).unwrap_or(&self.job.tokens)
     }
 
     /// Tokens that are not in the sequence yet: at least the last one, or none while the sequence

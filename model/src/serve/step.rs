@@ -36,6 +36,15 @@ struct Part {
 impl Worker {
     /// Runs a step of all running sequences. If the scheduler must end, returns the reason.
     pub fn step(&mut self) -> Option<Refused> {
+        if self.can_launch() {
+            return self.launch_step();
+        }
+        if let Some(why) = self.collect_step() {
+            return Some(why);
+        }
+        if self.running.is_empty() {
+            return None;
+        }
         if self.can_run_ahead() {
             return self.run_ahead();
         }
@@ -145,9 +154,10 @@ impl Worker {
 
     /// The number of tokens that the next step takes from each sequence.
     pub(super) fn compose(&self) -> Vec<usize> {
-        let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
-        let answers = rest.contains(&1);
         let session = self.session.as_ref();
+        let context = session.map_or(0, Session::context);
+        let rest: Vec<usize> = self.running.iter().map(|r| r.next(context)).collect();
+        let answers = rest.contains(&1);
         let aside = |s: &Session| {
             s.gpu()
                 .is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty() && gpu.copied().is_none())

@@ -3,6 +3,7 @@
 
 use super::Reopen;
 use super::held_tokens::held;
+use super::launched::{LaunchedStep, Leaving};
 use super::masks::Masks;
 use super::pace::Pace;
 use super::prefixes::Prefixes;
@@ -39,6 +40,12 @@ pub(super) fn facts(session: &Session) -> Facts {
 pub(super) struct Worker {
     /// `None` while the session is being reopened.
     pub session: Option<Session>,
+    /// The step that the device computes, if it was launched ahead.
+    pub launched: Option<LaunchedStep>,
+    /// Sequences whose requests have ended, and that are in the launched step.
+    pub leaving: Vec<Leaving>,
+    /// When the last launched step ended.
+    pub collected: Instant,
     pub shared: Arc<Shared>,
     /// Running sequences, the oldest first.
     pub running: Vec<Running>,
@@ -81,6 +88,9 @@ impl Worker {
         let seen = shared.lock().status.clone();
         Worker {
             session: Some(session),
+            launched: None,
+            leaving: vec![],
+            collected: Instant::now(),
             shared,
             running: vec![],
             kept: RetainedSequences::default(),
@@ -121,6 +131,10 @@ impl Worker {
             Refused::Lost(why) => Failure::Device(why.clone()),
             _ => Failure::Stopped,
         };
+        if let Some(session) = self.session.as_mut().filter(|_| self.launched.is_some()) {
+            // The device must not use the memory that is freed here.
+            let _ = guarded(|| session.collect());
+        }
         // Device memory is released first: a caller that waits for the end may need the memory.
         self.session = None;
         self.kept.clear();
@@ -148,7 +162,7 @@ impl Worker {
                 }
                 let news = self.shared.heard();
                 let idle = match self.running.is_empty() {
-                    true => inner.waiting.len() == 0,
+                    true => inner.waiting.len() == 0 && self.launched.is_none(),
                     false => self.stuck && !news,
                 };
                 let gone = inner.waiting.drain(ActiveRequest::is_cancelled);
@@ -182,7 +196,8 @@ impl Worker {
         }
         self.admit();
         self.stuck = false;
-        let lost = if self.running.is_empty() { None } else { self.step() };
+        let idle = self.running.is_empty() && self.launched.is_none();
+        let lost = if idle { None } else { self.step() };
         if self.seen.state == State::Short && self.running.is_empty() {
             self.try_memory();
         }
@@ -220,6 +235,7 @@ impl Worker {
     pub fn fault(&mut self, failure: Failure) -> Option<Refused> {
         // The session must release the device before it can be reopened.
         self.session = None;
+        (self.launched, self.leaving) = (None, vec![]);
         self.kept.clear();
         self.prefixes.clear();
         // The constraints in these threads belong to failed requests.

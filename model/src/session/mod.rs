@@ -6,6 +6,7 @@
 //! upload. Most callers use the loop [`Session::decode`]: a GPU chooses each token and runs ahead
 //! of the host.
 
+mod ahead;
 mod open;
 mod pages;
 
@@ -20,6 +21,7 @@ use crate::graph::Graph;
 use crate::host::HostRunner;
 use crate::sample::{SampleOptions, Sampler, SamplerCheckpoint, TokenMask};
 use std::any::Any;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The serial number of the next sequence. It is global, so that one session rejects another's ids.
@@ -85,6 +87,8 @@ pub struct Session {
     end_ids: Vec<u32>,
     /// The error after which the device was lost.
     lost: Option<String>,
+    /// The sequences of each launched step that was not collected yet.
+    launched: VecDeque<Vec<SequenceId>>,
 }
 
 impl Session {
@@ -553,9 +557,17 @@ impl Session {
     /// Checks each part of a step ([`Session::check`]), and that each sequence is named only once.
     fn check_all(&self, work: &[Work<'_>]) -> Result<(), SessionError> {
         self.not_lost()?;
+        if !self.launched.is_empty() {
+            return Err(SessionError::Device("a launched step was not collected".to_owned()));
+        }
+        work.iter().try_for_each(|w| self.check(w))?;
+        self.check_once(work)
+    }
+
+    /// Checks that each sequence is named only once.
+    fn check_once(&self, work: &[Work<'_>]) -> Result<(), SessionError> {
         let mut seen = vec![false; self.sequences.len()];
         for w in work {
-            self.check(w)?;
             match seen.get_mut(w.sequence.slot) {
                 Some(seen) if !*seen => *seen = true,
                 _ => return Err(SessionError::Twice),

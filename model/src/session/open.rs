@@ -13,6 +13,7 @@ use crate::host::{HostRunner, Isa, open_ops};
 use crate::placement::{HostExpertsGraph, HostFfnGraph, Layers, StageDevice, shard, shard_of_rank};
 use crate::ranks::Ranks;
 use kjit_engine::{Device, Engine};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl Session {
@@ -252,7 +253,7 @@ impl Session {
         Ok(Session { whole: Some(graph), ..session })
     }
 
-    fn with(
+    pub(crate) fn with(
         runner: Box<dyn Runner>,
         sequences: usize,
         context: usize,
@@ -271,6 +272,7 @@ impl Session {
             kv,
             end_ids: vec![],
             lost: None,
+            launched: VecDeque::new(),
         }
     }
 }

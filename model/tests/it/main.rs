@@ -18,6 +18,7 @@ mod host_golden;
 mod host_oracle;
 mod options;
 mod serve;
+mod serve_launched;
 mod serve_slow;
 mod session;
 mod stages;

@@ -61,6 +61,7 @@ impl GpuRunner {
         if let Err(error) = self.all_have_place(tasks) {
             return (tasks.iter().map(|t| t.first).collect(), Err(error));
         }
+        self.ahead.unsettled = true;
         // The guard must not be held here: the sink may take any time.
         drop(self.given(tasks));
         let mut running: Vec<DecodeProgress> = tasks.iter().map(starting).collect();

@@ -16,6 +16,7 @@ mod device_sharing;
 mod draft;
 mod embed;
 mod form;
+mod launched;
 mod pages;
 mod rank;
 mod rank_shutdown;
@@ -39,11 +40,12 @@ use crate::statistics::Statistics;
 use half::f16;
 use kjit_engine::Stream;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
-use kjit_exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
+use kjit_exec::{CHOSEN, PageCount, Probe, SampleOptions, Sampler, SessionError};
 use kjit_graph::Graph;
 use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::mma::tiled_index;
 use kjit_kernels::noise::inverse;
+use launched::{LISTS, LaunchedSteps};
 use pages::Pages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,8 +66,13 @@ pub struct GpuRunner {
     graph: Graph,
     context: usize,
     slots: Vec<SlotWords>,
-    /// Staging for the slot list.
-    rows: PinnedBuffer<u32>,
+    /// Staging for the slot list, used in turns: while steps are launched ahead, the last copies
+    /// may not have run.
+    rows: [PinnedBuffer<u32>; LISTS],
+    /// Sampling options and seeds by slot, as sources of copies in steps that are launched ahead.
+    staged: (PinnedBuffer<[u32; 4]>, PinnedBuffer<u64>),
+    /// The steps that were launched ahead and not collected yet.
+    ahead: LaunchedSteps,
     /// The slot list on the device.
     listed: Vec<usize>,
     /// Staging for rows of logits.
@@ -201,7 +208,9 @@ impl GpuRunner {
         early: Option<BackgroundCompiling>,
     ) -> Result<GpuRunner, SessionError> {
         let device = loaded.stream.device();
-        let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(loaded.plan.slots)?);
+        let (logits, slots) = (device.pinned(graph.n_vocab())?, loaded.plan.slots);
+        let rows = [device.pinned(slots)?, device.pinned(slots)?, device.pinned(slots)?];
+        let staged = (device.pinned(slots)?, device.pinned(slots)?);
         // The rings were never written.
         let slots = vec![
             SlotWords { used: context + 1, adjusted: true, ..SlotWords::default() };
@@ -220,6 +229,8 @@ impl GpuRunner {
             context,
             slots,
             rows,
+            staged,
+            ahead: LaunchedSteps::default(),
             listed: vec![],
             logits,
             recordings: vec![],
@@ -566,12 +577,21 @@ impl GpuRunner {
     /// Writes ids after the first tokens of a sequence and clears the later words, so that tokens
     /// chosen by the device can be recognised.
     fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
+        if tokens == [CHOSEN] {
+            return Ok(());
+        }
         let (ring, end) = (slot * (self.context + 1), first + tokens.len());
         let used = self.slot(slot).used.max(end);
         let ids = &self.loaded.control.tokens;
         // A token that the device chose is already there; writing it would wait for the device.
         let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
-        if !there {
+        if !there && self.ahead.launching {
+            // Launched steps use no word of this slot from here on.
+            let words = tokens.iter().copied().chain(std::iter::repeat(NONE));
+            for (at, word) in (ring + first..ring + used).zip(words) {
+                ids.poke(at, word)?;
+            }
+        } else if !there {
             ids.slice(ring + first..ring + used)?.write(|to| {
                 let (ids, rest) = to.split_at_mut(tokens.len().min(to.len()));
                 ids.copy_from_slice(tokens);
@@ -664,10 +684,11 @@ impl GpuRunner {
             return Ok(());
         }
         self.listed.clear();
-        self.rows
-            .write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
+        self.rows.rotate_left(1);
+        let [rows, ..] = &self.rows;
+        rows.write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
         let to = self.loaded.control.slots.slice(..slots.len())?;
-        self.loaded.stream.copy_in(&self.rows.slice(..slots.len())?, &to)?;
+        self.loaded.stream.copy_in(&rows.slice(..slots.len())?, &to)?;
         self.listed.extend_from_slice(slots);
         Ok(())
     }
@@ -678,7 +699,14 @@ impl GpuRunner {
         self.put_bits(slot, choice)?;
         if choice != Choice::Greedy && self.slot(slot).seed != Some(o.seed) {
             let r = &self.loaded;
-            r.stream.write(&r.control.seeds.slice(slot..slot + 1)?, &[o.seed])?;
+            let to = r.control.seeds.slice(slot..slot + 1)?;
+            let (_, staged) = &self.staged;
+            if self.ahead.launching {
+                staged.poke(slot, o.seed)?;
+                r.stream.copy_in(&staged.slice(slot..slot + 1)?, &to)?;
+            } else {
+                r.stream.write(&to, &[o.seed])?;
+            }
             self.note(slot, |s| s.seed = Some(o.seed));
         }
         Ok(())
@@ -689,7 +717,14 @@ impl GpuRunner {
         let bits = bits_of(choice);
         if self.slot(slot).options != Some(bits) {
             let r = &self.loaded;
-            r.stream.write(&r.control.options.slice(slot..slot + 1)?, &[bits])?;
+            let to = r.control.options.slice(slot..slot + 1)?;
+            let (staged, _) = &self.staged;
+            if self.ahead.launching {
+                staged.poke(slot, bits)?;
+                r.stream.copy_in(&staged.slice(slot..slot + 1)?, &to)?;
+            } else {
+                r.stream.write(&to, &[bits])?;
+            }
             self.note(slot, |s| s.options = Some(bits));
         }
         Ok(())
@@ -743,6 +778,7 @@ impl GpuRunner {
     /// Marks the states of these slots as unknown, after a failed call.
     fn doubt(&mut self, slots: &[usize]) {
         self.listed.clear();
+        self.ahead.unsettled = true;
         let used = self.context + 1;
         slots.iter().for_each(|&slot| {
             self.note(slot, |s| *s = SlotWords { used, adjusted: true, ..SlotWords::default() })

@@ -10,7 +10,7 @@ use super::{GpuRunner, LastProgram};
 use kjit_engine::{CopyEvents, Stream};
 use kjit_exec::{
     DecodeControl, DeviceDecode, HiddenStates, HiddenStatesSink, KvPages, MaskCallback, Runner,
-    SessionError, StepOutput, Task, TokenSpan,
+    SessionError, StepAhead, StepOutput, Task, TokenSpan,
 };
 use kjit_graph::Graph;
 use kjit_plan::{BufferId, Program};
@@ -253,6 +253,14 @@ impl Runner for GpuRunner {
 
     fn runs_ahead(&self) -> bool {
         self.before.is_none()
+    }
+
+    fn step_ahead(&mut self) -> Option<&mut dyn StepAhead> {
+        if self.may_launch_ahead() { Some(self) } else { None }
+    }
+
+    fn steps_ahead(&self) -> bool {
+        self.may_launch_ahead()
     }
 
     fn pages(&self) -> Option<&dyn KvPages> {

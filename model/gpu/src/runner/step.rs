@@ -12,6 +12,16 @@ use std::ops::Range;
 /// takes some tens of µs. Without it all tokens would be launched before the kernels are ready.
 const LOOK_EVERY: usize = 4;
 
+/// The issued work of a step.
+pub(super) struct Computed {
+    /// The logits that were read so far, by task.
+    logits: Vec<Vec<f32>>,
+    /// The tokens chosen after drafts, by task.
+    chosen: Vec<Option<Vec<u32>>>,
+    /// The tasks whose last token ran in the last rows, in the order of the rows.
+    rows: Vec<usize>,
+}
+
 impl GpuRunner {
     /// Runs all tasks. After an error no sequence has changed.
     pub(super) fn step(
@@ -36,6 +46,7 @@ impl GpuRunner {
     ) -> Result<Vec<StepOutput>, SessionError> {
         // A lack of pages is reported before anything is changed.
         self.all_have_place(tasks)?;
+        self.ahead.unsettled = true;
         let _waiting = self.given(tasks);
         let done = self.try_step(tasks, late).and_then(|given| self.agreed().map(|()| given));
         let done = done.map_err(|error| self.instead(error));
@@ -49,8 +60,18 @@ impl GpuRunner {
     fn try_step(
         &mut self,
         tasks: &mut [Task<'_>],
-        mut late: Option<MaskCallback<'_>>,
+        late: Option<MaskCallback<'_>>,
     ) -> Result<Vec<StepOutput>, SessionError> {
+        let Computed { logits, chosen, rows } = self.compute(tasks, late)?;
+        self.answers(tasks, logits, chosen, &rows)
+    }
+
+    /// Issues the work of all tasks. It waits only for logits of prompts and for drafts.
+    pub(super) fn compute(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        mut late: Option<MaskCallback<'_>>,
+    ) -> Result<Computed, SessionError> {
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
         // Tasks whose last token runs together with the last tokens of others.
         let joins =
@@ -114,7 +135,7 @@ impl GpuRunner {
         for (t, drafted) in tasks.iter_mut().zip(drafted) {
             chosen.push(if drafted { Some(self.draft(t)?) } else { None });
         }
-        self.answers(tasks, logits, chosen, &rows)
+        Ok(Computed { logits, chosen, rows })
     }
 
     /// Whether the only requested last token runs in the same pass as its prompt. That saves one
@@ -301,7 +322,7 @@ impl GpuRunner {
 
     /// Whether prompt chunks of several sequences may share a pass: one device has all layers, and
     /// its states are keys and values.
-    fn may_pack(&self) -> bool {
+    pub(super) fn may_pack(&self) -> bool {
         self.loaded.ring.is_none()
             && self.before.is_none()
             && self.others.is_empty()
@@ -563,7 +584,7 @@ impl GpuRunner {
 }
 
 /// The position of a task's last token.
-fn last_of(t: &Task<'_>) -> usize {
+pub(super) fn last_of(t: &Task<'_>) -> usize {
     (t.first + t.tokens.len()).saturating_sub(1)
 }
 
