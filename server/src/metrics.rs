@@ -228,6 +228,13 @@ impl Text {
             ("kjit_preempted_total", "Sequences that were preempted and recomputed", s.preempted),
             ("kjit_steps_total", "Steps of the session", s.steps),
             (
+                "kjit_steps_ahead_total",
+                "Steps that were launched while the step before ran",
+                s.ahead.steps,
+            ),
+            ("kjit_ahead_rows_total", "Single tokens of answers in steps ahead", s.ahead.rows),
+            ("kjit_ahead_pieces_total", "Pieces of prompts in steps ahead", s.ahead.pieces),
+            (
                 "kjit_reopened_total",
                 "Times the model was opened again after a device's fault",
                 s.reopened,
@@ -237,6 +244,14 @@ impl Text {
             self.counter(name, help, value);
         }
         self.line("kjit_busy_seconds_total", "counter", "Seconds spent in steps", s.busy);
+        for (name, help, seconds) in [
+            ("prepare", "Seconds to compose steps ahead", s.ahead.prepare),
+            ("issue", "Seconds to give steps ahead to the device", s.ahead.issue),
+            ("wait", "Seconds of waiting for tokens of steps ahead", s.ahead.wait),
+            ("deliver", "Seconds to pass on tokens of steps ahead", s.ahead.deliver),
+        ] {
+            self.line(&format!("kjit_ahead_{name}_seconds_total"), "counter", help, seconds);
+        }
         self.histogram("kjit_queue_seconds", "Time in the queue", &s.queued, 1.0);
         self.histogram(
             "kjit_first_token_seconds",

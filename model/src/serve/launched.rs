@@ -87,6 +87,7 @@ impl Worker {
 
     /// Launches a step of all sequences that can go on. `None` if there is none.
     fn launch(&mut self) -> Result<Option<LaunchedStep>, SessionError> {
+        let start = Instant::now();
         let take = self.compose();
         let enough = self.free_pages(&take);
         let Some(session) = &mut self.session else { return Ok(None) };
@@ -107,8 +108,16 @@ impl Worker {
         if work.is_empty() {
             return Ok(None);
         }
+        let prepared = Instant::now();
         let launched = guarded(|| session.launch(&work));
         launched.unwrap_or_else(|failure| Err(SessionError::Lost(failure.to_string())))?;
+        let counts = &mut self.seen.ahead;
+        counts.steps += 1;
+        counts.prepare += (prepared - start).as_secs_f64();
+        counts.issue += prepared.elapsed().as_secs_f64();
+        let pieces = work.iter().filter(|w| w.tokens.len() > 1).count();
+        counts.pieces += pieces as u64;
+        counts.rows += (work.len() - pieces) as u64;
         let prompts = work.iter().filter(|w| w.tokens.len() > 1).map(|w| w.tokens.len()).sum();
         let decodes = work.iter().any(|w| w.want == Want::Choose && w.tokens.len() == 1);
         let chooses: Vec<bool> = work.iter().map(|w| w.want == Want::Choose).collect();
@@ -128,6 +137,7 @@ impl Worker {
     /// reason.
     fn collect(&mut self, step: LaunchedStep) -> Option<Refused> {
         let session = self.session.as_mut()?;
+        let asked = Instant::now();
         let given = match guarded(|| session.collect()) {
             Ok(Ok(given)) => given,
             Ok(Err(SessionError::Lost(why))) => return self.fault(Failure::Device(why)),
@@ -139,6 +149,7 @@ impl Worker {
         // The device began with it when the step before had ended.
         let took = now - step.at.max(self.collected);
         (self.collected, self.step_time) = (now, took);
+        self.seen.ahead.wait += (now - asked).as_secs_f64();
         if step.decodes {
             self.pace.saw(step.prompts, took);
         }
@@ -164,6 +175,7 @@ impl Worker {
             let r = self.running.remove(at);
             self.finish(r, end);
         }
+        self.seen.ahead.deliver += now.elapsed().as_secs_f64();
         None
     }
 }

@@ -45,7 +45,7 @@ pub use request::{
 };
 pub use scheduler::{Answer, Scheduler};
 pub use shared::SchedulerOptions;
-pub use status::{Histogram, State, Status};
+pub use status::{AheadCounts, Histogram, State, Status};
 
 use crate::session::Session;
 

@@ -63,6 +63,26 @@ pub enum State {
     Ended,
 }
 
+/// Counts of the steps that were launched ahead, and the time of the scheduler's thread in them.
+/// The device waits for the host only where the seconds of waiting are near 0.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct AheadCounts {
+    /// Number of these steps.
+    pub steps: u64,
+    /// Single tokens of answers in them.
+    pub rows: u64,
+    /// Pieces of prompts in them.
+    pub pieces: u64,
+    /// Seconds to compose a step and to find pages for it.
+    pub prepare: f64,
+    /// Seconds to give its work to the device.
+    pub issue: f64,
+    /// Seconds of waiting for its tokens.
+    pub wait: f64,
+    /// Seconds to pass its tokens on and to end answers.
+    pub deliver: f64,
+}
+
 /// A snapshot of a [`super::Scheduler`]. Counts are since its start.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Status {
@@ -121,6 +141,8 @@ pub struct Status {
     pub steps: u64,
     /// Seconds in steps of the session.
     pub busy: f64,
+    /// Steps that were launched before the results of the step before were known.
+    pub ahead: AheadCounts,
     /// Times the session was reopened.
     pub reopened: u64,
     /// Computed embeddings.

@@ -50,6 +50,14 @@ impl Device {
         (task.want == Want::Choose).then(|| next_of(slot, n_vocab))
     }
 
+    /// Duration of the next step. More requests arrive during the first one.
+    fn duration(&self) -> Duration {
+        match self.counts.steps.load(Ordering::Relaxed) {
+            0 => FIRST,
+            _ => self.step,
+        }
+    }
+
     fn unused(&self, slot: usize) {
         let used = self.launched.iter().any(|(slots, ..)| slots.contains(&slot));
         assert!(!used, "slot {slot} is in a launched step");
@@ -103,9 +111,7 @@ impl Runner for Device {
         _: Option<MaskCallback<'_>>,
     ) -> Result<Vec<StepOutput>, SessionError> {
         assert!(self.launched.is_empty());
-        // More requests arrive during the first step.
-        let first = self.counts.steps.load(Ordering::Relaxed) == 0;
-        std::thread::sleep(if first { FIRST } else { self.step });
+        std::thread::sleep(self.duration());
         self.counts.steps.fetch_add(1, Ordering::Relaxed);
         let n_vocab = self.graph.n_vocab();
         let given = tasks.iter_mut().map(|task| match (self.run(task), task.want) {
@@ -138,11 +144,12 @@ impl Runner for Device {
 
 impl StepAhead for Device {
     fn launch(&mut self, tasks: &mut [Task<'_>]) -> Result<(), SessionError> {
+        let duration = self.duration();
         self.counts.steps.fetch_add(1, Ordering::Relaxed);
         self.counts.ahead.fetch_add(usize::from(!self.launched.is_empty()), Ordering::Relaxed);
         let given = tasks.iter().map(|task| self.run(task)).collect();
         let begin = self.launched.back().map_or_else(Instant::now, |(.., end)| *end);
-        let end = begin.max(Instant::now()) + self.step;
+        let end = begin.max(Instant::now()) + duration;
         self.launched.push_back((tasks.iter().map(|t| t.slot).collect(), given, end));
         assert!(self.launched.len() <= 2, "{} steps ahead", self.launched.len());
         Ok(())
