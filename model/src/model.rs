@@ -11,6 +11,7 @@ use crate::graph::{Graph, GraphError, MOST_ADAPTERS, adapt};
 use crate::host::Cpu;
 use crate::placement::{PlacementError, RequestedDevices, open_rank};
 use crate::sample::SampleOptions;
+use crate::session::adapters::with_places;
 use crate::session::{OpenOptions, Output, SequenceId, Session, SessionError, Split, StageRunner};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use kjit_engine::{CompileCounts, Config, Engine, Target};
@@ -247,19 +248,25 @@ pub fn with_adapters(
     gguf: Gguf,
     options: &OpenOptions,
 ) -> Result<(Graph, Gguf), OpenError> {
-    if options.adapters.is_empty() {
+    let slots = options.adapter_slots.map_or(0, |(slots, _)| slots);
+    if options.adapters.is_empty() && slots == 0 {
         return Ok((graph, gguf));
     }
-    if options.adapters.len() > MOST_ADAPTERS {
-        return Err(OpenError::Adapters(options.adapters.len()));
+    if options.adapters.len().max(slots) > MOST_ADAPTERS {
+        return Err(OpenError::Adapters(options.adapters.len().max(slots)));
     }
     let refused = [
+        (slots > 0 && !options.adapters.is_empty(), "--max-loras"),
+        (slots > 0 && options.stream, "--stream"),
         (options.split != Split::Layers, "--split tensor or ranks"),
         (options.host_experts > 0, "--host-experts"),
         (options.host_ffn.is_some_and(|n| n > 0), "--host-ffn"),
     ];
     if let Some((_, option)) = refused.into_iter().find(|(given, _)| *given) {
         return Err(OpenError::WithAdapter(option));
+    }
+    if slots > 0 {
+        return with_places(graph, gguf, options);
     }
     let mut adapters = vec![];
     for file in &options.adapters {

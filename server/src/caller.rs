@@ -1,5 +1,6 @@
 //! The caller of a request: its client in the queue, and the cached prefixes that it may use.
 
+use crate::adapters::Adapters;
 use crate::fields::Fields;
 use crate::keys::Key;
 use crate::options::Served;
@@ -21,6 +22,8 @@ pub struct Caller {
     pub bytes: usize,
     /// The adapters that the caller's key may use; `None`: all.
     pub adapters: Option<Arc<[String]>>,
+    /// Whether the caller may load and unload adapters.
+    pub loads_adapters: bool,
 }
 
 impl Caller {
@@ -37,21 +40,18 @@ impl Caller {
         let client = client
             .map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());
         let owner = key.filter(|_| !share).map_or(Owner::default(), |Key(digest)| Owner(digest));
-        Caller { client, owner, bytes: 0, adapters: None }
+        Caller { client, owner, bytes: 0, adapters: None, loads_adapters: false }
     }
 
     /// Checks that the caller's key may use the adapters whose scale is not 0.
     ///
     /// # Errors
     /// The key file does not list one of them for this key.
-    pub fn may_use(&self, served: &Served, scales: Option<&[f32]>) -> Result<(), Refusal> {
-        let Some(allowed) = &self.adapters else { return Ok(()) };
-        let used = served.adapters.iter().zip(scales.unwrap_or_default());
-        match used.filter(|(_, scale)| **scale != 0.0).find(|(one, _)| !allowed.contains(&one.name))
-        {
+    pub fn may_use(&self, served: &Served, adapters: Option<&Adapters>) -> Result<(), Refusal> {
+        let (Some(allowed), Some(adapters)) = (&self.adapters, adapters) else { return Ok(()) };
+        match adapters.names(served).find(|name| !allowed.iter().any(|one| one == name)) {
             None => Ok(()),
-            Some((one, _)) => {
-                let name = &one.name;
+            Some(name) => {
                 Err(Refusal::foreign(format!("this API key may not use the adapter '{name}'")))
             }
         }

@@ -1,6 +1,7 @@
 //! Generates one answer: turns the scheduler's tokens into pieces of text, reasoning and tool
 //! calls.
 
+use crate::adapters::Adapters;
 use crate::caller::Caller;
 use crate::constrain::Constrained;
 use crate::forced::Forced;
@@ -52,8 +53,8 @@ pub struct GenerationRequest {
     pub thought: Option<ReasoningTokens>,
     /// Whether pieces include token ids.
     pub ids: bool,
-    /// The scale of each adapter, if the request gives them. If not, those of the model's name.
-    pub adapters: Option<Vec<f32>>,
+    /// The adapters, if the request gives them. If not, those of the model's name.
+    pub adapters: Option<Adapters>,
 }
 
 impl GenerationRequest {
@@ -207,8 +208,13 @@ pub fn start(
             }))
         }
     };
-    let adapters = wanted.adapters.or_else(|| loaded.scales());
-    wanted.caller.may_use(&loaded.served, adapters.as_deref())?;
+    let adapters = wanted.adapters.or_else(|| loaded.adapters());
+    wanted.caller.may_use(&loaded.served, adapters.as_ref())?;
+    let (adapters, loaded_adapters) = match adapters {
+        None => (None, vec![]),
+        Some(Adapters::Scales(scales)) => (Some(scales), vec![]),
+        Some(Adapters::Loaded(all)) => (None, all),
+    };
     // The channel is unbounded: the context size limits the number of events.
     let (events_to, events) = mpsc::unbounded_channel();
     let enough = Arc::new(AtomicBool::new(false));
@@ -223,6 +229,7 @@ pub fn start(
         client: wanted.caller.client,
         owner: wanted.caller.owner,
         adapters,
+        loaded_adapters,
         ..Request::new(
             wanted.tokens,
             Box::new(move |event| {
@@ -282,6 +289,7 @@ pub fn refused(why: &Refused, field: &str) -> Refusal {
         Refused::Lost(_) => Refusal::unavailable(60, why.to_string()),
         Refused::NoTokens | Refused::Token { .. } => Refusal::field(field, why),
         Refused::Logprobs { .. } => Refusal::field("top_logprobs", why),
+        Refused::AdapterSlots { .. } => Refusal::field("lora", why),
         Refused::Encoder { .. } | Refused::NoEncoder { .. } => Refusal::bad(why.to_string()),
         _ => Refusal::internal(why.to_string()),
     }

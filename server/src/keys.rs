@@ -20,27 +20,33 @@ struct Entry {
     digest: [u8; 32],
     /// The adapters that it may use; `None`: all.
     adapters: Option<Arc<[String]>>,
+    /// Whether it may load and unload adapters.
+    loads_adapters: bool,
 }
 
 impl Keys {
     /// Reads one key per line. Empty lines and lines that begin with `#` are skipped. After a key,
     /// `adapters=NAME,NAME` lists the only adapters that it may use; `adapters=` means none.
+    /// `load-adapters=yes` allows it to load and unload adapters.
     pub fn parse(text: &str) -> Keys {
         // Some editors write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines =
             text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let entry = |line: &str| {
-            let rule = line.rsplit_once(char::is_whitespace);
-            let rule = rule.and_then(|(key, rule)| Some((key, rule.strip_prefix("adapters=")?)));
-            let (key, adapters) = match rule {
-                None => (line, None),
-                Some((key, names)) => {
-                    let names = names.split(',').filter(|name| !name.is_empty());
-                    (key.trim_end(), Some(names.map(str::to_owned).collect()))
+            let (mut key, mut adapters, mut loads_adapters) = (line, None, false);
+            while let Some((before, rule)) = key.rsplit_once(char::is_whitespace) {
+                match rule.split_once('=') {
+                    Some(("adapters", names)) => {
+                        let names = names.split(',').filter(|name| !name.is_empty());
+                        adapters = Some(names.map(str::to_owned).collect());
+                    }
+                    Some(("load-adapters", may)) => loads_adapters = may == "yes",
+                    _ => break,
                 }
-            };
-            Entry { digest: Sha256::digest(key.as_bytes()).into(), adapters }
+                key = before.trim_end();
+            }
+            Entry { digest: Sha256::digest(key.as_bytes()).into(), adapters, loads_adapters }
         };
         Keys(lines.map(entry).collect())
     }
@@ -70,6 +76,11 @@ impl Keys {
     /// The adapters that this key may use; `None`: all.
     pub fn adapters(&self, Key(digest): Key) -> Option<Arc<[String]>> {
         self.0.iter().find(|entry| entry.digest == digest)?.adapters.clone()
+    }
+
+    /// Whether this key may load and unload adapters.
+    pub fn loads_adapters(&self, Key(digest): Key) -> bool {
+        self.0.iter().any(|entry| entry.digest == digest && entry.loads_adapters)
     }
 
     /// The accepted key that equals `given`.
@@ -213,6 +224,16 @@ mod tests {
         };
         assert_eq!(of("gamma"), Some(vec!["one".to_owned(), "two".to_owned()]));
         assert_eq!((of("delta"), of("epsilon"), of("odd key")), (Some(vec![]), None, None));
+        let keys = Keys::parse(
+            "a load-adapters=yes\nb adapters=x load-adapters=yes\nc\nd load-adapters=no",
+        );
+        let loads = |name: &str| {
+            let bearer = format!("Bearer {name}");
+            let key = keys.check(&headers(&[("authorization", &bearer)])).unwrap().unwrap();
+            (keys.loads_adapters(key), keys.adapters(key).is_some())
+        };
+        let found = ["a", "b", "c", "d"].map(loads);
+        assert_eq!(found, [(true, false), (true, true), (false, false), (false, false)]);
         assert!(
             Keys::parse("\n# none\n").is_empty()
                 && Keys::default().check(&HeaderMap::new()).is_ok()

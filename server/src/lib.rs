@@ -38,6 +38,7 @@
     )
 )]
 
+mod adapters;
 mod announce;
 mod anthropic;
 mod base64;

@@ -119,6 +119,11 @@ impl Loaded {
         let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
         streamed.iter().for_each(|streamed| (options.say)(&streamed.to_string()));
         let asked = &served.open;
+        if streamed.is_some() && asked.adapter_slots.is_some() {
+            let line = "--max-loras needs all weights on the device: give it more --memory, or a \
+                        smaller model";
+            return Err(NotLoaded { line: line.to_owned(), room: true });
+        }
         let fewer = asked.fewer
             && model.session.gpu().is_some()
             && model.session.sequences() < asked.sequences;
@@ -316,6 +321,7 @@ impl Loaded {
             early: false,
             output: Output::Vector(Some(pooling)),
             adapters: vec![],
+            adapter_slots: None,
             ..served.open.clone()
         };
         let scheduling =

@@ -69,7 +69,7 @@ pub fn text(service: &Service) -> String {
 }
 
 /// The escaped value of a label.
-fn escaped(name: &str) -> String {
+pub fn escaped(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

@@ -3,8 +3,9 @@
 //! while, or when another model needs its memory. The least recently used model is unloaded first.
 //! A busy model is never unloaded. Requests wait until their model is loaded.
 
+use crate::adapters::Adapters;
 use crate::loaded::{Loaded, LoadedModels, ModelFacts, NotLoaded};
-use crate::options::{Options, Served, ServedAdapter};
+use crate::options::{Options, Served};
 use crate::refusal::Refusal;
 use kjit_model::serve::State;
 use std::ops::Deref;
@@ -50,21 +51,32 @@ pub struct Lease {
 /// An adapter that a request named.
 #[derive(Clone)]
 struct NamedAdapter {
-    /// Index among the adapters of the model.
-    at: usize,
+    adapters: Adapters,
     /// `MODEL:ADAPTER`.
     name: Arc<str>,
 }
 
 impl Lease {
-    /// Selects one of the adapters of the model.
-    #[must_use]
-    pub fn with_adapter(self, at: usize) -> Lease {
-        let adapter = self.served.adapters.get(at).map(|adapter| {
-            let name = format!("{}:{}", self.served.name(), adapter.name);
-            NamedAdapter { at, name: name.into() }
-        });
-        Lease { adapter, ..self }
+    /// Selects one of the adapters of the model, by its index or its id in the store.
+    ///
+    /// # Errors
+    /// The adapter was unloaded after the request had been read.
+    pub fn with_adapter(self, at: usize) -> Result<Lease, Refusal> {
+        let gone = || Refusal::unknown("the LoRA adapter was unloaded meanwhile");
+        let (name, adapters) = match &self.served.store {
+            Some(store) => {
+                let one = store.get(at).ok_or_else(gone)?;
+                (one.name.clone(), Adapters::Loaded(vec![one]))
+            }
+            None => {
+                let one = self.served.adapters.get(at).ok_or_else(gone)?;
+                let mut scales = vec![0.0; self.served.adapters.len()];
+                scales.get_mut(at).into_iter().for_each(|scale| *scale = one.scale);
+                (one.name.clone(), Adapters::Scales(scales))
+            }
+        };
+        let name = format!("{}:{name}", self.served.name()).into();
+        Ok(Lease { adapter: Some(NamedAdapter { name, adapters }), ..self })
     }
 
     /// Name of the model in answers, with its adapter.
@@ -77,15 +89,14 @@ impl Lease {
         self.adapter.is_some()
     }
 
-    /// The scale of each adapter of the model: that of the named one, and 0 for the others. `None`
-    /// if the model has no adapters.
-    pub fn scales(&self) -> Option<Vec<f32>> {
-        let all = &self.served.adapters;
-        let named = self.adapter.as_ref().map(|adapter| adapter.at);
-        let scale = |(i, one): (usize, &ServedAdapter)| {
-            if named == Some(i) { one.scale } else { 0.0 }
-        };
-        (!all.is_empty()).then(|| all.iter().enumerate().map(scale).collect())
+    /// The adapter that the request named, or none of the model's adapters. `None` if the model
+    /// has no adapters.
+    pub fn adapters(&self) -> Option<Adapters> {
+        let none = || Adapters::Scales(vec![0.0; self.served.adapters.len()]);
+        match &self.adapter {
+            Some(named) => Some(named.adapters.clone()),
+            None => (!self.served.adapters.is_empty()).then(none),
+        }
     }
 }
 

@@ -1,13 +1,15 @@
 //! Options of a server.
 
+use crate::adapters::AdapterStore;
 use crate::hive::Hive;
 use crate::keys::{Keys, Origins};
 use crate::tls::Tls;
 use kjit_engine::Config;
-use kjit_model::session::AdapterFile;
+use kjit_model::session::{AdapterFile, LoadedAdapter, ScaledAdapter};
 use kjit_model::{NonExhaustive, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A model to serve.
@@ -22,6 +24,8 @@ pub struct Served {
     /// The adapters of `open`, in the same order. Clients name the model with one of them
     /// `MODEL:ADAPTER`.
     pub adapters: Vec<ServedAdapter>,
+    /// Adapters that are loaded and unloaded while the server runs, if `open` has places for them.
+    pub store: Option<Arc<AdapterStore>>,
     /// Memory for keys and values that all sequences share, and the maximum number of sequences.
     /// Used on the CPU, where sequences take memory as they grow.
     pub shared_memory: Option<(u64, usize)>,
@@ -39,20 +43,40 @@ impl Served {
             names,
             open: OpenOptions::default(),
             adapters: vec![],
+            store: None,
             shared_memory: None,
             must_page: false,
             _more: NonExhaustive::default(),
         }
     }
 
+    /// Gives the model `slots` places for LoRA adapters of at most this rank, which are loaded while
+    /// the server runs. At most `most` of them are in host memory. `files` are loaded now.
+    ///
+    /// # Errors
+    /// One line that describes the fault of a file.
+    pub fn with_adapter_store(
+        mut self,
+        (slots, rank, most): (usize, usize, usize),
+        files: &[AdapterFile],
+    ) -> Result<Served, String> {
+        self.open.adapter_slots = Some((slots, rank));
+        let store = AdapterStore::new(most);
+        for file in files {
+            let adapter = LoadedAdapter::open(&self.path, &file.path, &self.open);
+            let adapter = adapter.map_err(|error| error.to_string())?;
+            let one = ScaledAdapter { name: adapter_name(file), adapter, scale: file.scale };
+            store.add(one, false).map_err(|refusal| refusal.message().to_owned())?;
+        }
+        self.store = Some(Arc::new(store));
+        Ok(self)
+    }
+
     /// Adds LoRA adapters. Requests to the model alone do not use them, whatever their scale.
     #[must_use]
     pub fn with_adapters(mut self, files: &[AdapterFile]) -> Served {
         for file in files {
-            let stem =
-                if file.path.is_dir() { file.path.file_name() } else { file.path.file_stem() };
-            let usual = || stem.unwrap_or_default().to_string_lossy().into_owned();
-            let name = file.name.clone().unwrap_or_else(usual);
+            let name = adapter_name(file);
             self.open.adapters.push(AdapterFile {
                 path: file.path.clone(),
                 name: Some(name.clone()),
@@ -68,8 +92,13 @@ impl Served {
         self.names.first().map_or("model", String::as_str)
     }
 
-    /// Index of the adapter that this name of the model with an adapter means.
+    /// Index of the adapter that this name of the model with an adapter means, or its id in
+    /// [`Served::store`]. Adapters in the store are also known by their own names, as in vLLM.
     pub fn adapter(&self, name: &str) -> Option<usize> {
+        if let Some(store) = &self.store {
+            let of_model = name.rsplit_once(':').filter(|(model, _)| self.is(model));
+            return store.find(of_model.map_or(name, |(_, adapter)| adapter));
+        }
         let (model, adapter) = name.rsplit_once(':')?;
         self.adapters.iter().position(|one| one.name == adapter).filter(|_| self.is(model))
     }
@@ -79,6 +108,13 @@ impl Served {
         let bare = name.strip_suffix(":latest").unwrap_or(name);
         self.names.iter().any(|known| known == name || known == bare)
     }
+}
+
+/// The name of an adapter for clients.
+fn adapter_name(file: &AdapterFile) -> String {
+    let stem = if file.path.is_dir() { file.path.file_name() } else { file.path.file_stem() };
+    let usual = || stem.unwrap_or_default().to_string_lossy().into_owned();
+    file.name.clone().unwrap_or_else(usual)
 }
 
 /// A LoRA adapter of a served model.

@@ -7,7 +7,7 @@ use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
 use crate::service::Service;
 use crate::{
-    anthropic, fleet, head, health, llama, metrics, ollama, page, probes, ranking, status,
+    adapters, anthropic, fleet, head, health, llama, metrics, ollama, page, probes, ranking, status,
 };
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -65,6 +65,8 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/apply-template", post(apply_template))
         .route("/completion", post(completion))
         .route("/lora-adapters", get(lora_adapters))
+        .route("/v1/load_lora_adapter", post(load_lora_adapter))
+        .route("/v1/unload_lora_adapter", post(unload_lora_adapter))
         .route("/infill", post(infill))
         .route("/v1/rerank", post(rerank))
         .route("/v2/rerank", post(rerank))
@@ -106,7 +108,11 @@ async fn guard(State(service): AppState, mut request: Request, next: Next) -> Re
         Ok(key) => {
             let adapters = key.and_then(|key| service.options.keys.adapters(key));
             let caller = Caller::of(key, request.headers(), service.options.share_prefixes);
-            let caller = Caller { adapters, ..caller };
+            let loads_adapters = match key {
+                Some(key) => service.options.keys.loads_adapters(key),
+                None => service.options.host.is_loopback(),
+            };
+            let caller = Caller { adapters, loads_adapters, ..caller };
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -441,6 +447,14 @@ fn with_models(service: &Service, answer: impl FnOnce() -> Value) -> Response {
         Some(_) => json_response(&answer()),
         None => Refusal::loading().response(Dialect::Ollama),
     }
+}
+
+async fn load_lora_adapter(State(service): AppState, request: Request) -> Response {
+    answered(service, request, adapters::load).await
+}
+
+async fn unload_lora_adapter(State(service): AppState, request: Request) -> Response {
+    answered(service, request, adapters::unload).await
 }
 
 async fn lora_adapters(State(service): AppState) -> Response {

@@ -134,7 +134,7 @@ impl Service {
         let (at, adapter) = self.parts(at);
         let lease = self.models.get(at, self.options.max_queue, keep).await?;
         Ok(match adapter {
-            Some(adapter) => lease.with_adapter(adapter),
+            Some(adapter) => lease.with_adapter(adapter)?,
             None => lease,
         })
     }

@@ -1,7 +1,7 @@
 //! Metrics under vLLM's names, which routers read, such as Kubernetes' Gateway API Inference
 //! Extension and llm-d.
 
-use crate::metrics::Text;
+use crate::metrics::{Text, escaped};
 use kjit_model::serve::Status;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -62,9 +62,15 @@ pub fn write(out: &mut Text, s: &Status) {
     out.with(format!("block_size=\"{size}\",num_gpu_blocks=\"{count}\""), |out| {
         out.gauge("vllm:cache_config_info", "Blocks of keys and values", 1.0);
     });
-    let none = "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"";
+    let names = |all: &[String]| escaped(&all.join(","));
+    let adapters = format!(
+        "max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+        s.adapter_slots,
+        names(&s.running_adapters),
+        names(&s.waiting_adapters)
+    );
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
-    out.with(none.to_owned(), |out| {
+    out.with(adapters, |out| {
         out.gauge("vllm:lora_requests_info", "Adapters in use, at this time", now);
     });
 }

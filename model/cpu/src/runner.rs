@@ -279,7 +279,15 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Sets the factor of each adapter of an empty sequence.
+    /// Replaces the elements of a tensor of stacked adapters.
+    fn write_tensor(&mut self, tensor: &str, bytes: &[u8]) -> Result<(), SessionError> {
+        if let Some(before) = &mut self.before {
+            before.write_tensor(tensor, bytes)?;
+        }
+        self.weights.replace(&self.graph, tensor, bytes)
+    }
+
+    /// Sets the factor of each adapter of a sequence.
     fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
         if let Some(before) = &mut self.before {
             before.adapt(slot, factors)?;
@@ -741,6 +749,10 @@ impl Runner for HostRunner {
 
     fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
         HostRunner::adapt(self, slot, factors)
+    }
+
+    fn write_tensor(&mut self, tensor: &str, bytes: &[u8]) -> Result<(), SessionError> {
+        HostRunner::write_tensor(self, tensor, bytes)
     }
 
     fn remove(&mut self, slot: usize) {

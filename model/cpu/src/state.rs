@@ -89,7 +89,7 @@ impl State {
         &self.factors
     }
 
-    /// Sets the factor of each adapter. The sequence must be empty.
+    /// Sets the factor of each adapter for later rows.
     pub fn set_factors(&mut self, factors: &[f32]) {
         self.factors.clear();
         self.factors.extend_from_slice(factors);

@@ -6,7 +6,8 @@ use super::pool::Pool;
 use super::product::Matrix;
 use kjit_exec::SessionError as ExecError;
 use kjit_gguf::Gguf;
-use kjit_graph::{Graph, GraphError, Op, WeightId};
+use kjit_graph::{Graph, GraphError, Op, Weight, WeightId};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ pub struct Weights {
     vectors: Vec<Vec<f32>>,
     /// For each weight, an interleaved copy if there is one.
     beside: Vec<Option<Interleaved>>,
+    /// Tensors whose elements were replaced: adapters that were loaded later.
+    replaced: HashMap<String, Vec<u8>>,
 }
 
 impl Weights {
@@ -80,7 +83,7 @@ impl Weights {
             vectors[i] = v;
         }
         let beside = (0..graph.weights.len()).map(|_| None).collect();
-        Ok(Weights { file, places, vectors, beside })
+        Ok(Weights { file, places, vectors, beside, replaced: HashMap::new() })
     }
 
     /// Makes interleaved copies of the matrices of products, on all threads. All are copied if
@@ -123,10 +126,32 @@ impl Weights {
     /// A matrix. `expert` is 0 if there are no experts.
     pub fn matrix<'a>(&'a self, graph: &Graph, id: WeightId, expert: usize) -> Matrix<'a> {
         let w = graph.weight(id);
-        let bytes = bytes_at(&self.file, &self.places[id.0 as usize]);
+        let replaced = || self.replaced.get(&w.tensor).map(Vec::as_slice);
+        let stacked = graph.adapter_slots.as_ref().and_then(|_| replaced());
+        let bytes = stacked.unwrap_or_else(|| bytes_at(&self.file, &self.places[id.0 as usize]));
         let one = w.bytes_of(w.whole);
         let bytes = &bytes[expert * one + w.bytes_of(w.at)..][..w.bytes() / w.experts];
         Matrix { bytes, format: w.format, rows: w.rows, cols: w.cols }
+    }
+
+    /// Replaces the elements of a tensor. Does nothing if no weight is in it.
+    ///
+    /// # Errors
+    /// `bytes` is not the tensor's size, or a copy of its elements exists.
+    pub fn replace(&mut self, graph: &Graph, tensor: &str, bytes: &[u8]) -> Result<(), ExecError> {
+        let of = |(id, w): &(usize, &Weight)| w.tensor == tensor && self.places.len() > *id;
+        let Some((id, w)) = graph.weights.iter().enumerate().find(of) else { return Ok(()) };
+        let whole = w.bytes_of(w.experts * w.whole);
+        if bytes.len() != whole || self.beside[id].is_some() || !self.vectors[id].is_empty() {
+            return Err(ExecError::Device(format!(
+                "tensor '{tensor}' of {whole} bytes cannot be replaced by {} bytes",
+                bytes.len()
+            )));
+        }
+        let to = self.replaced.entry(tensor.to_owned()).or_default();
+        to.clear();
+        to.extend_from_slice(bytes);
+        Ok(())
     }
 
     /// A vector: weights of a norm, a bias, or rotation factors.

@@ -73,6 +73,12 @@ pub enum SessionError {
         /// Tokens of the sequence.
         tokens: usize,
     },
+    /// Other adapters are in use in every place for adapters.
+    #[error("all {slots} places for adapters are in use (--max-loras)")]
+    AdapterSlots {
+        /// Number of places.
+        slots: usize,
+    },
     /// A step names one sequence twice.
     #[error("a sequence is named twice in one step")]
     Twice,

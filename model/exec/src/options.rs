@@ -179,6 +179,9 @@ pub struct OpenOptions {
     pub stream: bool,
     /// LoRA adapters, at most [`kjit_graph::MOST_ADAPTERS`]. Each sequence has a scale for each.
     pub adapters: Vec<AdapterFile>,
+    /// Places for LoRA adapters that are loaded later, at most [`kjit_graph::MOST_ADAPTERS`], and
+    /// the largest rank of such an adapter. Not together with `adapters`. `None`: no places.
+    pub adapter_slots: Option<(usize, usize)>,
     /// On a GPU: names of values to keep in memory after a step. A value that a fused step has only
     /// in registers is not kept.
     pub keep: Vec<String>,
@@ -216,6 +219,7 @@ impl Default for OpenOptions {
             memory: None,
             stream: false,
             adapters: vec![],
+            adapter_slots: None,
             keep: vec![],
             _more: NonExhaustive::default(),
         }

@@ -45,12 +45,20 @@ pub trait Runner: Any + Send {
     fn add(&mut self, slot: usize) -> Result<(), SessionError>;
 
     /// Sets the factor of each adapter of [`Graph::adapters`] for the sequence in a slot, here and
-    /// in all previous stages. The sequence must be empty. [`Runner::add`] sets the graph's
-    /// factors.
+    /// in all previous stages. Rows that are computed already do not change. [`Runner::add`] sets
+    /// the graph's factors.
     ///
     /// # Errors
     /// A device fault.
     fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError>;
+
+    /// Replaces the elements of a tensor of stacked adapters ([`Graph::adapter_slots`]), here and
+    /// in all previous stages. `bytes` are the whole tensor in its format, row by row. Later steps
+    /// use them. Stages without the tensor ignore it.
+    ///
+    /// # Errors
+    /// `bytes` is not the tensor's size, the tensor is streamed, or a device fault.
+    fn write_tensor(&mut self, tensor: &str, bytes: &[u8]) -> Result<(), SessionError>;
 
     /// Removes a slot's sequence.
     fn remove(&mut self, slot: usize);

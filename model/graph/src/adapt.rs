@@ -10,6 +10,7 @@ use kjit_formats::format::{ALL, Encoding, Format};
 use kjit_gguf::adapter::{Adapter, AdapterError, EMBEDDING, LowRank, OUTPUT};
 use kjit_gguf::{Gguf, NewTensor};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// The largest number of adapters of a model.
 pub const MOST_ADAPTERS: usize = 256;
@@ -44,13 +45,37 @@ pub fn adapt(
 ) -> Result<(Graph, Gguf), AdapterError> {
     let Some((first, _)) = adapters.first() else { return Ok((graph, gguf)) };
     let rank = adapters.iter().map(|(a, _)| a.rank()).max().unwrap_or(1).max(1);
-    let whole = |rank: &usize| (rank * adapters.len()).is_multiple_of(BLOCK);
-    let each = (rank..rank + BLOCK).find(whole).unwrap_or(rank.next_multiple_of(BLOCK));
+    let (graph, used, tensors) =
+        rewritten(graph, adapters, common_rank(rank, adapters.len()), None);
+    for (adapter, _) in adapters {
+        if let Some(pair) = adapter.pairs.iter().find(|p| !used.contains(p.tensor.as_str())) {
+            let (path, tensor) = (adapter.path.clone(), pair.tensor.clone());
+            return Err(AdapterError::NotUsed { path, tensor });
+        }
+    }
+    let gguf = gguf.with_tensors(&first.path, tensors)?;
+    Ok((graph, gguf))
+}
+
+/// The common rank of `count` adapters of at most this rank: together they have whole blocks.
+fn common_rank(rank: usize, count: usize) -> usize {
+    let whole = |rank: &usize| (rank * count).is_multiple_of(BLOCK);
+    (rank..rank + BLOCK).find(whole).unwrap_or(rank.next_multiple_of(BLOCK))
+}
+
+/// A graph with adapters, the tensors of pairs that its operations use, and the stacked pairs.
+fn rewritten<'a>(
+    graph: Graph,
+    adapters: &'a [(Adapter, f32)],
+    each: usize,
+    format: Option<&'static Format>,
+) -> (Graph, BTreeSet<&'a str>, Vec<NewTensor>) {
     let ops = graph.ops.clone();
     let mut rewrite = Rewrite {
         graph: Graph { ops: vec![], ..graph },
         adapters,
         each,
+        format,
         used: BTreeSet::new(),
         stacks: BTreeMap::new(),
         tensors: vec![],
@@ -68,23 +93,114 @@ pub fn adapt(
         rest = others;
     }
     let Rewrite { mut graph, used, tensors, .. } = rewrite;
-    for (adapter, _) in adapters {
-        if let Some(pair) = adapter.pairs.iter().find(|p| !used.contains(p.tensor.as_str())) {
-            let (path, tensor) = (adapter.path.clone(), pair.tensor.clone());
-            return Err(AdapterError::NotUsed { path, tensor });
-        }
-    }
     graph.adapters = adapters
         .iter()
         .map(|(a, scale)| GraphAdapter { name: a.name.clone(), unit: unit(a), scale: *scale })
         .collect();
-    let gguf = gguf.with_tensors(&first.path, tensors)?;
+    (graph, used, tensors)
+}
+
+/// Adds `slots` places for adapters of at most this rank that are loaded later, all empty: the
+/// stacked pairs are zeros in F32. Every matrix that the model multiplies by as a whole gets them,
+/// except the output projection. [`Graph::adapter_slots`] describes the places.
+///
+/// # Errors
+/// There is no memory.
+pub fn with_adapter_slots(
+    graph: Graph,
+    gguf: Gguf,
+    slots: usize,
+    rank: usize,
+) -> Result<(Graph, Gguf), AdapterError> {
+    let places = AdapterSlots::of(&graph, slots, rank);
+    let Some(path) = gguf.paths().next().map(Path::to_owned) else { return Ok((graph, gguf)) };
+    let empty = |(tensor, (rows, cols)): (&String, &(usize, usize))| LowRank {
+        tensor: tensor.clone(),
+        rows: *rows,
+        cols: *cols,
+        rank: places.rank,
+        scale: 1.0,
+        a: vec![],
+        b: vec![],
+    };
+    let pairs = places.matrices.iter().map(empty).collect();
+    let adapters = vec![(Adapter { path: path.clone(), name: String::new(), pairs }, 0.0); slots];
+    let [f32, _] = PLAIN;
+    let (mut graph, _, tensors) = rewritten(graph, &adapters, places.rank, Some(f32));
+    graph.adapter_slots = Some(places);
+    let gguf = gguf.with_tensors(&path, tensors)?;
     Ok((graph, gguf))
 }
 
-/// The factor that all pairs of an adapter share. B of a pair with another factor is multiplied.
-fn unit(adapter: &Adapter) -> f32 {
-    adapter.pairs.first().map_or(1.0, |p| p.scale)
+/// Places for adapters that are loaded later. [`Graph::adapters`] has one entry for each.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterSlots {
+    /// The largest rank of an adapter.
+    pub rank: usize,
+    /// Matrices that adapters may change: `(rows, cols)` by the name of the tensor.
+    pub matrices: BTreeMap<String, (usize, usize)>,
+}
+
+impl AdapterSlots {
+    /// The places of a graph without adapters.
+    pub fn of(graph: &Graph, slots: usize, rank: usize) -> AdapterSlots {
+        let rank = common_rank(rank.max(1), slots.max(1));
+        let mut matrices = BTreeMap::new();
+        for op in &graph.ops {
+            let Op::MatMul(m) = op else { continue };
+            let w = graph.weight(m.weight);
+            let rows = w.whole.checked_div(w.cols).unwrap_or(0);
+            let whole = w.experts == 1 && !w.is_of_columns() && w.whole == rows * w.cols;
+            if whole && w.tensor != EMBEDDING && w.tensor != OUTPUT {
+                matrices.insert(w.tensor.clone(), (rows, w.cols));
+            }
+        }
+        AdapterSlots { rank, matrices }
+    }
+
+    /// Checks whether the places can hold an adapter.
+    ///
+    /// # Errors
+    /// Its rank is too large, or it changes another matrix.
+    pub fn check(&self, adapter: &Adapter) -> Result<(), AdapterError> {
+        let path = || adapter.path.clone();
+        if let Some(pair) = adapter.pairs.iter().find(|p| p.rank > self.rank) {
+            let (tensor, rank, most) = (pair.tensor.clone(), pair.rank, self.rank);
+            return Err(AdapterError::RankOfSlots { path: path(), tensor, rank, most });
+        }
+        let fits = |p: &&LowRank| self.matrices.get(&p.tensor) == Some(&(p.rows, p.cols));
+        match adapter.pairs.iter().find(|p| !fits(p)) {
+            Some(pair) => {
+                let tensor = pair.tensor.clone();
+                Err(AdapterError::NotInSlots { path: path(), tensor })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The stacked pairs of a matrix with these adapters in the places, as little-endian F32: the
+    /// names of the tensors with their bytes. Empty if adapters do not change the matrix.
+    pub fn stacked(&self, tensor: &str, held: &[Option<&Adapter>]) -> Vec<(String, Vec<u8>)> {
+        let Some(&(rows, cols)) = self.matrices.get(tensor) else { return vec![] };
+        let pairs: Vec<_> = held.iter().map(|a| Some((a.as_ref()?.pair(tensor)?, (*a)?))).collect();
+        let mut a = vec![0.0f32; self.rank * pairs.len() * cols];
+        for (to, one) in a.chunks_exact_mut((self.rank * cols).max(1)).zip(&pairs) {
+            let from = one.map_or(&[][..], |(p, _)| p.a.as_slice());
+            to.iter_mut().zip(from).for_each(|(to, v)| *to = *v);
+        }
+        let of_b = pairs.iter().map(|one| {
+            one.map(|(p, a)| Columns { values: &p.b, rank: p.rank, by: p.scale / unit(a) })
+        });
+        let b = side_by_side(of_b, rows, self.rank);
+        let bytes = |all: Vec<f32>| all.iter().flat_map(|v| v.to_le_bytes()).collect();
+        vec![(format!("{tensor}.lora_a"), bytes(a)), (format!("{tensor}.lora_b"), bytes(b))]
+    }
+}
+
+/// The factor that the pairs of an adapter share; it is not 0. B of a pair with another factor is
+/// multiplied.
+pub fn unit(adapter: &Adapter) -> f32 {
+    adapter.pairs.iter().map(|p| p.scale).find(|scale| *scale != 0.0).unwrap_or(1.0)
 }
 
 struct Rewrite<'a> {
@@ -93,6 +209,8 @@ struct Rewrite<'a> {
     adapters: &'a [(Adapter, f32)],
     /// The common rank.
     each: usize,
+    /// The format of the stacked pairs. `None`: the smaller one that holds them exactly.
+    format: Option<&'static Format>,
     /// Tensors of pairs that an operation uses.
     used: BTreeSet<&'a str>,
     /// Format of A, and of B, by the pairs' tensor.
@@ -235,7 +353,7 @@ impl<'a> Rewrite<'a> {
         };
         let made = [("lora_a", a, a_dims), ("lora_b", b, [width, b_rows])];
         let formats = made.map(|(end, values, dims)| {
-            let (format, bytes) = encode(&values);
+            let (format, bytes) = encode(&values, self.format);
             let (name, dims) = (format!("{tensor}.{end}"), dims.map(|d| d as u64).to_vec());
             self.tensors.push(NewTensor { name, dims, ty: format.ggml_id, bytes });
             format
@@ -304,11 +422,11 @@ fn side_by_side<'a>(
     made
 }
 
-/// F16 if it holds every element exactly, otherwise F32.
-fn encode(values: &[f32]) -> (&'static Format, Vec<u8>) {
+/// In this format, which is F32 or F16. `None`: F16 if it holds every element exactly, or F32.
+fn encode(values: &[f32], format: Option<&'static Format>) -> (&'static Format, Vec<u8>) {
     let exact = |v: &f32| half::f16::from_f32(*v).to_f32() == *v;
     let [f32, f16] = PLAIN;
-    match values.iter().all(exact) {
+    match format.map_or_else(|| values.iter().all(exact), |format| format == f16) {
         true => (f16, values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect()),
         false => (f32, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
     }

@@ -143,6 +143,7 @@ impl<'a> Builder<'a> {
             pooling: None,
             positions: None,
             adapters: vec![],
+            adapter_slots: None,
         };
         Builder { gguf, graph, by_name: HashMap::new(), names: HashSet::new() }
     }

@@ -1,5 +1,6 @@
 //! A model's computation.
 
+use crate::adapt::AdapterSlots;
 use crate::op;
 use crate::op::{Lookup, Op};
 use crate::pooling::Pooling;
@@ -36,6 +37,8 @@ pub struct Graph {
     pub positions: Option<usize>,
     /// The adapters, whose scales [`op::AdapterScale`] applies. A sequence has a scale for each.
     pub adapters: Vec<GraphAdapter>,
+    /// Places for adapters that are loaded later, if [`Graph::adapters`] are such places.
+    pub adapter_slots: Option<AdapterSlots>,
 }
 
 /// An adapter of a graph.

@@ -1,6 +1,7 @@
 //! Admission: assigns sequence slots to waiting requests, and frees them when sequences end or are
 //! preempted.
 
+use super::adapters;
 use super::checkpoints;
 use super::launched::Leaving;
 use super::paged;
@@ -11,14 +12,21 @@ use super::running::{ActiveRequest, End, Running};
 use super::waiting::AdmitDecision;
 use super::worker::Worker;
 use crate::sample::Sampler;
-use crate::session::{SequenceId, Session, SessionError};
+use crate::session::{LoadedAdapter, SequenceId, Session, SessionError};
 use std::collections::HashMap;
 
 /// Adds an empty sequence with the request's adapters.
-pub(super) fn add(session: &mut Session, job: &ActiveRequest) -> Result<SequenceId, SessionError> {
+pub(super) fn add(
+    session: &mut Session,
+    job: &ActiveRequest,
+    busy: &[LoadedAdapter],
+) -> Result<SequenceId, SessionError> {
     let id = session.add(job.sampling.clone())?;
-    let Some(scales) = &job.adapters else { return Ok(id) };
-    match session.set_adapters(id, scales) {
+    let set = match &job.adapters {
+        Some(scales) => session.set_adapters(id, scales),
+        None => adapters::apply(session, id, job, busy),
+    };
+    match set {
         Ok(()) => Ok(id),
         Err(error) => {
             session.remove(id)?;
@@ -61,7 +69,10 @@ impl Worker {
                 };
                 let pages =
                     || session.is_none_or(|session| paged::fits(session, prefixes, running, job));
-                match running.is_empty() || (job.tokens.len() + ROOM <= room && pages()) {
+                let places = session.map_or(0, Session::adapter_slots);
+                let room = || job.tokens.len() + ROOM <= room && pages();
+                let fits = || adapters::fits(places, running, job);
+                match running.is_empty() || (fits() && room()) {
                     false => AdmitDecision::NoRoom,
                     true if reuse && later() => AdmitDecision::Later,
                     true => AdmitDecision::Now,
@@ -111,6 +122,7 @@ impl Worker {
             self.take_sampler(job, id)?;
             return Ok((id, fed));
         }
+        let busy = adapters::busy(&self.running);
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let his = self.running.iter().filter(|r| r.job.owner == job.owner);
         let running = his.map(|r| (r.id, r.known()));
@@ -121,6 +133,10 @@ impl Worker {
         };
         let used = self.running.len() + self.leaving.len() + self.kept.len();
         let full = used >= session.sequences();
+        // States that cannot go back run tokens again, which needs the adapters.
+        if let Source::Continue(id, _) | Source::Copy(id, _) = source {
+            adapters::apply(session, id, job, &busy)?;
+        }
         let (id, fed) = match source {
             Source::Continue(id, len) => (id, session.truncate(id, len)?),
             Source::Copy(of, len) => {
@@ -142,7 +158,7 @@ impl Worker {
                 if full && let Some(oldest) = self.kept.oldest(None) {
                     session.remove(oldest)?;
                 }
-                (add(session, job)?, 0)
+                (add(session, job, &busy)?, 0)
             }
         };
         self.take_sampler(job, id)?;

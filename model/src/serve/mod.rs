@@ -15,6 +15,7 @@
 //! device fault in a step fails the running requests; then [`SchedulerOptions::reopen`] opens the
 //! session again and the queue continues.
 
+mod adapters;
 mod admit;
 mod batching;
 mod checkpoints;

@@ -1,6 +1,7 @@
 //! The scheduler with shared pages. Prefixes are kept in a tree of pages, and admission and
 //! preemption count pages.
 
+use super::adapters;
 use super::admit::add;
 use super::prefixes::{CachedPrefix, Prefixes};
 use super::request::Owner;
@@ -51,6 +52,7 @@ impl Worker {
         &mut self,
         job: &ActiveRequest,
     ) -> Result<(SequenceId, usize), SessionError> {
+        let busy = adapters::busy(&self.running);
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let asked = job
             .tokens
@@ -61,7 +63,7 @@ impl Worker {
             // Running sequences are at other positions. Their saved states are in the tree.
             let begun = self.prefixes.find_copy(job.owner, asked);
             self.prefixes.touch_copy(job.owner, asked);
-            let id = add(session, job)?;
+            let id = add(session, job, &busy)?;
             let Some(CachedPrefix { pages, len, copy }) = begun else { return Ok((id, 0)) };
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, Some(copy))?;
             return Ok((id, len));
@@ -79,7 +81,7 @@ impl Worker {
             return Ok((id, session.len(id)?));
         }
         self.prefixes.touch(job.owner, asked);
-        let id = add(session, job)?;
+        let id = add(session, job, &busy)?;
         if len > 0 {
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, None)?;
         }

@@ -2,6 +2,7 @@
 
 use crate::NonExhaustive;
 use crate::sample::{SampleOptions, TokenMask};
+use crate::session::ScaledAdapter;
 use sha2::{Digest, Sha256};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -51,6 +52,23 @@ impl Owner {
         scales.iter().for_each(|scale| digest.update(scale.to_bits().to_le_bytes()));
         Owner(digest.finalize().into())
     }
+
+    /// The owner of texts that were computed with these adapters: by their content, not by their
+    /// names. Without adapters that have an effect, it is this owner.
+    #[must_use]
+    pub fn with_loaded(self, adapters: &[ScaledAdapter]) -> Owner {
+        let mut used: Vec<_> = adapters.iter().filter(|one| one.scale != 0.0).collect();
+        if used.is_empty() {
+            return self;
+        }
+        used.sort_by_key(|one| (*one.adapter.digest(), one.scale.to_bits()));
+        let mut digest = Sha256::new().chain_update(b"loaded adapters").chain_update(self.0);
+        for one in used {
+            digest.update(one.adapter.digest());
+            digest.update(one.scale.to_bits().to_le_bytes());
+        }
+        Owner(digest.finalize().into())
+    }
 }
 
 impl std::fmt::Debug for Owner {
@@ -96,6 +114,11 @@ pub struct Request {
     /// The scale of each adapter that the model was opened with; `None`: the scales that the
     /// adapters were opened with. Cached prefixes are shared only among requests of equal scales.
     pub adapters: Option<Vec<f32>>,
+    /// Adapters that were loaded later, for a model with places for them
+    /// ([`OpenOptions::adapter_slots`](crate::OpenOptions::adapter_slots)). The request waits until
+    /// there are places. Cached prefixes are shared only among requests of equal adapters and
+    /// scales.
+    pub loaded_adapters: Vec<ScaledAdapter>,
     /// Receives the events.
     pub sink: EventSink,
     #[doc(hidden)]
@@ -116,6 +139,7 @@ impl Request {
             client: None,
             owner: Owner::default(),
             adapters: None,
+            loaded_adapters: vec![],
             sink,
             _more: NonExhaustive::default(),
         }
@@ -268,6 +292,14 @@ pub enum Refused {
         given: usize,
         /// Number of adapters.
         adapters: usize,
+    },
+    /// More adapters than the model has places for.
+    #[error("{given} adapters were asked for, {slots} at once are possible (--max-loras)")]
+    AdapterSlots {
+        /// Number of different adapters.
+        given: usize,
+        /// Number of places.
+        slots: usize,
     },
     /// The scheduler is stopping.
     #[error("the server is stopping")]

@@ -4,7 +4,7 @@ use super::constrained::Constrained;
 use super::request::{Event, EventSink, Failure, Logprobs, Owner, Reason, Request, Stop, Usage};
 use crate::prompt_lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
-use crate::session::SequenceId;
+use crate::session::{ScaledAdapter, SequenceId};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,6 +29,7 @@ pub(super) struct ActiveRequest {
     /// The owner of the text. It includes the scales of adapters.
     pub owner: Owner,
     pub adapters: Option<Vec<f32>>,
+    pub loaded_adapters: Vec<ScaledAdapter>,
     pub usage: Usage,
     pub submitted: Instant,
     /// Time of the last token.
@@ -74,9 +75,10 @@ impl ActiveRequest {
             client: request.client,
             owner: match &request.adapters {
                 Some(scales) => request.owner.with_adapters(scales),
-                None => request.owner,
+                None => request.owner.with_loaded(&request.loaded_adapters),
             },
             adapters: request.adapters,
+            loaded_adapters: request.loaded_adapters,
             usage: Usage { prompt_tokens: prompt, ..Usage::default() },
             submitted: Instant::now(),
             last_token: None,

@@ -1,5 +1,6 @@
 //! The handle of the scheduler: submits requests, reports the status, stops the worker.
 
+use super::adapters::{distinct, names};
 use super::request::{Failure, Refused, Request};
 use super::running::ActiveRequest;
 use super::shared::{Embed, Facts, Inner, SchedulerOptions, Shared};
@@ -46,6 +47,7 @@ impl Scheduler {
             context: facts.context,
             room: room_of(&session, &facts).min(options.held_tokens.unwrap_or(usize::MAX)),
             pages: session.pages(),
+            adapter_slots: facts.adapter_slots,
             bytes_per_token: facts.bytes_per_token,
             ..Status::default()
         };
@@ -91,8 +93,13 @@ impl Scheduler {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
         let given = request.adapters.as_ref().map(Vec::len);
-        if let Some(given) = given.filter(|given| *given != facts.adapters) {
-            return Err(Refused::Adapters { given, adapters: facts.adapters });
+        let adapters = facts.adapters.len();
+        if let Some(given) = given.filter(|given| *given != adapters) {
+            return Err(Refused::Adapters { given, adapters });
+        }
+        let (given, slots) = (distinct([&request.loaded_adapters]), facts.adapter_slots);
+        if given > slots {
+            return Err(Refused::AdapterSlots { given, slots });
         }
         room(&mut inner, 0)?;
         let job = ActiveRequest::new(
@@ -144,7 +151,9 @@ impl Scheduler {
     /// The current status.
     pub fn status(&self) -> Status {
         let inner = self.handle.0.lock();
-        Status { waiting: inner.waiting.len() + inner.embeds.len(), ..inner.status.clone() }
+        let waiting_adapters = names(inner.waiting.iter(), &inner.facts.adapters);
+        let waiting = inner.waiting.len() + inner.embeds.len();
+        Status { waiting, waiting_adapters, ..inner.status.clone() }
     }
 
     /// Reopens the session as after a fault. Used if another session lost the device. Running

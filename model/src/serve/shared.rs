@@ -82,8 +82,10 @@ pub(super) struct Shared {
 pub(super) struct Facts {
     pub arch: String,
     pub encoder: bool,
-    /// Number of adapters.
-    pub adapters: usize,
+    /// Names of the adapters that the model was opened with.
+    pub adapters: Vec<String>,
+    /// Places for adapters that are loaded later.
+    pub adapter_slots: usize,
     pub context: usize,
     pub n_vocab: usize,
     pub slots: usize,

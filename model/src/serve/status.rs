@@ -100,6 +100,12 @@ pub struct Status {
     pub slots: usize,
     /// Slots of ended sequences that are retained for prompts with the same prefix.
     pub kept_slots: usize,
+    /// Places for adapters that are loaded later.
+    pub adapter_slots: usize,
+    /// Names of the adapters of running requests.
+    pub running_adapters: Vec<String>,
+    /// Names of the adapters of waiting requests.
+    pub waiting_adapters: Vec<String>,
     /// Tokens that fit in a sequence.
     pub context: usize,
     /// Tokens that fit in all slots or in all pages.

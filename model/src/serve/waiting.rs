@@ -13,8 +13,8 @@ pub(super) enum AdmitDecision {
     Now,
     /// It can be admitted later: a running prompt is computing its prefix.
     Later,
-    /// There is no memory for its tokens while the running sequences exist. Shorter requests
-    /// overtake it at most [`PASSED`] times.
+    /// There is no memory for its tokens, or no place for its adapters, while the running sequences
+    /// exist. Other requests overtake it at most [`PASSED`] times.
     NoRoom,
 }
 
@@ -33,6 +33,11 @@ pub(super) struct Waiting {
 impl Waiting {
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// All waiting requests.
+    pub fn iter(&self) -> impl Iterator<Item = &ActiveRequest> {
+        self.clients.iter().flat_map(|(_, jobs)| jobs)
     }
 
     /// Appends a request to the queue of its client.

@@ -2,6 +2,7 @@
 //! publishes the status.
 
 use super::Reopen;
+use super::adapters::names;
 use super::held_tokens::held;
 use super::launched::{LaunchedStep, Leaving};
 use super::masks::Masks;
@@ -28,7 +29,11 @@ pub(super) fn facts(session: &Session) -> Facts {
     Facts {
         arch: graph.arch.clone(),
         encoder: graph.pooling.is_some(),
-        adapters: graph.adapters.len(),
+        adapters: match session.adapter_slots() {
+            0 => graph.adapters.iter().map(|adapter| adapter.name.clone()).collect(),
+            _ => vec![],
+        },
+        adapter_slots: session.adapter_slots(),
         context: session.context(),
         n_vocab: session.n_vocab(),
         slots: session.sequences(),
@@ -75,6 +80,8 @@ pub(super) struct Worker {
     /// Chooses the budget on a GPU by the times of steps, where none is given.
     pub pace: Pace,
     pub held_tokens: usize,
+    /// Names of the adapters that the model was opened with.
+    adapter_names: Vec<String>,
     pub reuse: bool,
     /// The status to publish.
     pub seen: Status,
@@ -86,7 +93,9 @@ pub(super) struct Worker {
 impl Worker {
     pub fn new(session: Session, options: SchedulerOptions, shared: Arc<Shared>) -> Worker {
         let seen = shared.lock().status.clone();
+        let adapter_names = shared.lock().facts.adapters.clone();
         Worker {
+            adapter_names,
             session: Some(session),
             launched: None,
             leaving: vec![],
@@ -305,6 +314,12 @@ impl Worker {
         let kept_tokens = self.kept.tokens() + in_pages;
         self.seen.pages = self.session.as_ref().and_then(Session::pages);
         self.seen.running = self.running.len();
+        let with_adapters =
+            |r: &Running| r.job.adapters.is_some() || !r.job.loaded_adapters.is_empty();
+        self.seen.running_adapters = match self.running.iter().any(with_adapters) {
+            true => names(self.running.iter().map(|r| &r.job), &self.adapter_names),
+            false => vec![],
+        };
         self.seen.prefilling = self.running.iter().filter(|r| r.rest().len() > 1).count();
         self.seen.kept_slots = self.kept.len();
         self.seen.kept_tokens = kept_tokens;

@@ -7,6 +7,7 @@
 //! of the host.
 
 mod ahead;
+pub(crate) mod adapters;
 mod open;
 mod pages;
 
@@ -14,6 +15,8 @@ pub use crate::exec::{
     AdapterFile, DecodeControl, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe,
     SessionError, Split, StepOutput, Want, check_scores,
 };
+
+pub use adapters::{LoadedAdapter, ScaledAdapter};
 
 use crate::exec::{MaskCallback, Runner, Task};
 use crate::gpu::GpuRunner;
@@ -89,6 +92,8 @@ pub struct Session {
     lost: Option<String>,
     /// The sequences of each launched step that was not collected yet.
     launched: VecDeque<Vec<SequenceId>>,
+    /// Places for adapters that are loaded later.
+    places: adapters::Places,
 }
 
 impl Session {

@@ -1,6 +1,7 @@
 //! Opens sessions: on the CPU, on one GPU, on several GPUs with tensor split, or on several devices
 //! with layer split.
 
+use super::adapters::Places;
 use super::pages::{not_reproducible, one_gpu};
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
 use crate::exec::Runner;
@@ -263,6 +264,7 @@ impl Session {
     ) -> Session {
         let sequences = (0..sequences.max(1)).map(|_| None).collect();
         Session {
+            places: Places::of(runner.graph()),
             runner,
             whole: None,
             sequences,

@@ -81,8 +81,9 @@ pub async fn go(
         (form, grammar) => form.or(grammar),
     };
     let (model, _) = service.parts(at);
-    let count = service.options.models.get(model).map_or(0, |served| served.adapters.len());
-    let adapters = super::scales(&mut f, count)?;
+    let served = service.options.models.get(model);
+    let served = served.ok_or_else(|| Refusal::internal("no such model is served"))?;
+    let adapters = super::adapters_of(&mut f, served)?;
     f.done()?;
     if max_tokens == Some(0) {
         return Err(Refusal::field("n_predict", "give -1, or a whole number from 1 up"));

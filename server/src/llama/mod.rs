@@ -4,10 +4,12 @@ pub mod completion;
 pub mod infill;
 pub mod tokens;
 
+use crate::adapters::Adapters;
 use crate::fields::Fields;
 use crate::options::{Served, ServedAdapter};
 use crate::refusal::Refusal;
 use crate::service::Service;
+use kjit_model::session::ScaledAdapter;
 use serde_json::{Value, json};
 
 /// `GET /props`.
@@ -32,29 +34,42 @@ pub fn props(service: &Service) -> Result<Value, Refusal> {
 /// `GET /lora-adapters`: the adapters of the first model, with the scale of requests that name
 /// none.
 pub fn adapters(service: &Service) -> Value {
-    let all = service.options.models.first().map_or(&[][..], |served| &served.adapters);
+    let Some(served) = service.options.models.first() else { return json!([]) };
+    if let Some(store) = &served.store {
+        let one =
+            |(id, one): (usize, ScaledAdapter)| json!({ "id": id, "path": one.name, "scale": 0.0 });
+        return store.all().into_iter().map(one).collect();
+    }
+    let all = &served.adapters;
     let one =
         |(id, one): (usize, &ServedAdapter)| json!({ "id": id, "path": one.name, "scale": 0.0 });
     Value::from(all.iter().enumerate().map(one).collect::<Vec<_>>())
 }
 
-/// Takes `lora`: `[{"id": N, "scale": X}, …]` for a model with `count` adapters. Adapters that are
-/// not listed have the scale 0.
-pub fn scales(f: &mut Fields, count: usize) -> Result<Option<Vec<f32>>, Refusal> {
+/// Takes `lora`: `[{"id": N, "scale": X}, …]`. Adapters that are not listed have the scale 0.
+pub fn adapters_of(f: &mut Fields, served: &Served) -> Result<Option<Adapters>, Refusal> {
     let all = match f.take("lora") {
         None => return Ok(None),
         Some(Value::Array(all)) => all,
         Some(_) => return Err(f.wrong("lora", "give an array of {\"id\": N, \"scale\": X}")),
     };
-    if count == 0 {
+    let count = served.adapters.len();
+    if count == 0 && served.store.is_none() {
         return Err(f.wrong("lora", "the model was started without --lora"));
     }
-    let mut scales = vec![0.0; count];
+    let (mut scales, mut loaded) = (vec![0.0; count], vec![]);
     for one in all {
         let mut one = Fields::of(one, "lora")?;
         let id = one.count("id", 0..=i64::MAX)?;
         let scale = one.number("scale", -1e6..=1e6)?.unwrap_or(1.0);
         one.done()?;
+        if let Some(store) = &served.store {
+            match id.and_then(|id| store.get(id)) {
+                Some(one) => loaded.push(ScaledAdapter { scale, ..one }),
+                None => return Err(f.wrong("lora", "give an id of GET /lora-adapters")),
+            }
+            continue;
+        }
         match id.and_then(|id| scales.get_mut(id)) {
             Some(place) => *place = scale,
             None => {
@@ -63,7 +78,10 @@ pub fn scales(f: &mut Fields, count: usize) -> Result<Option<Vec<f32>>, Refusal>
             }
         }
     }
-    Ok(Some(scales))
+    Ok(Some(match served.store {
+        Some(_) => Adapters::Loaded(loaded),
+        None => Adapters::Scales(scales),
+    }))
 }
 
 /// `GET /slots`: the slots in use, without the content of their requests.

@@ -209,7 +209,10 @@ pub fn stream(fields: &mut Fields) -> Result<(bool, UsageReporting), Refusal> {
 pub fn models(service: &Service) -> Value {
     let of = |(served, seen): (&Served, ModelStatus)| -> Vec<Value> {
         let adapters = served.adapters.iter().map(|one| format!("{}:{}", served.name(), one.name));
-        let names = served.names.iter().cloned().chain(adapters);
+        let stored = served.store.iter().flat_map(|store| store.all());
+        let stored =
+            stored.flat_map(|(_, one)| [format!("{}:{}", served.name(), one.name), one.name]);
+        let names = served.names.iter().cloned().chain(adapters).chain(stored);
         names.map(|name| model_card(service, &name, &seen)).collect()
     };
     let all: Vec<Value> = service.all().flat_map(of).collect();

@@ -61,6 +61,16 @@ pub struct Serve {
     /// Maximum number of concurrent sequences per model, each with its own context (default: 4)
     #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
     pub max_sequences: Option<usize>,
+    /// LoRA adapters on the device at once. /v1/load_lora_adapter then loads adapters while the
+    /// server runs, and --lora at its start; more of them wait in host memory
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_loras: Option<usize>,
+    /// The largest rank of an adapter of --max-loras
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive, requires = "max_loras")]
+    pub max_lora_rank: usize,
+    /// The most LoRA adapters of --max-loras in host memory
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive, requires = "max_loras")]
+    pub max_cpu_loras: usize,
     /// Memory for keys and values per model. Allows as many sequences as fit, at most 64 unless
     /// --max-sequences says more; on the CPU the sequences share it by their tokens
     #[arg(long, value_name = "SIZE")]

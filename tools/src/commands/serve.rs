@@ -141,8 +141,8 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
              devices"
         );
     }
-    if !args.setup.lora.is_empty() {
-        bail!("--lora is for one model: {models} are given");
+    if !args.setup.lora.is_empty() || args.max_loras.is_some() {
+        bail!("--lora and --max-loras are for one model: {models} are given");
     }
     if args.template.is_some() {
         bail!("--template is for one model: {models} are given, each with its own");
@@ -179,7 +179,13 @@ fn served(
         }
         let files: Vec<AdapterFile> = args.setup.lora.iter().map(|one| one.0.clone()).collect();
         let served = Served { open, shared_memory, must_page, ..Served::new(path.clone(), names) };
-        Ok(served.with_adapters(&files))
+        match args.max_loras {
+            None => Ok(served.with_adapters(&files)),
+            Some(slots) => {
+                let counts = (slots, args.max_lora_rank, args.max_cpu_loras);
+                served.with_adapter_store(counts, &files).map_err(anyhow::Error::msg)
+            }
+        }
     };
     paths.iter().enumerate().map(one).collect()
 }

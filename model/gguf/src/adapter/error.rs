@@ -146,6 +146,36 @@ pub enum AdapterError {
         /// The model's tensor.
         tensor: String,
     },
+    /// The rank of a pair is larger than that of the places for adapters.
+    #[error(
+        "{}: the pair of {} has rank {rank}, the server has room for rank {most}: start it with \
+         --max-lora-rank {rank}",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    RankOfSlots {
+        /// The file.
+        path: PathBuf,
+        /// The model's tensor.
+        tensor: String,
+        /// The pair's rank.
+        rank: usize,
+        /// The largest rank.
+        most: usize,
+    },
+    /// The places for adapters have no pair of the matrix.
+    #[error(
+        "{}: an adapter that is loaded later cannot change {}, only whole matrices between the \
+         embedding and the output: give it with --lora, without --max-loras",
+        QuotedText::path(path),
+        QuotedText(tensor)
+    )]
+    NotInSlots {
+        /// The file.
+        path: PathBuf,
+        /// The model's tensor.
+        tensor: String,
+    },
     /// A tensor has a wrong shape.
     #[error(
         "{}: tensor {} has shape {found:?}, the model asks for {want:?} (rows first)",

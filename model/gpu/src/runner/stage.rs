@@ -12,8 +12,8 @@ use kjit_exec::{
     DecodeControl, DeviceDecode, HiddenStates, HiddenStatesSink, KvPages, MaskCallback, Runner,
     SessionError, StepAhead, StepOutput, Task, TokenSpan,
 };
-use kjit_graph::Graph;
-use kjit_plan::{BufferId, Program};
+use kjit_graph::{Graph, WeightId};
+use kjit_plan::{BufferId, JobId, Program};
 use std::any::Any;
 
 /// Words of the test pattern.
@@ -203,6 +203,34 @@ impl Runner for GpuRunner {
     fn adapt(&mut self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
         self.put_factors(slot, factors)?;
         self.before.as_mut().map_or(Ok(()), |b| b.stage.adapt(slot, factors))
+    }
+
+    fn write_tensor(&mut self, tensor: &str, bytes: &[u8]) -> Result<(), SessionError> {
+        if let Some(before) = &mut self.before {
+            before.stage.write_tensor(tensor, bytes)?;
+        }
+        let r = &self.loaded;
+        for (w, id) in self.graph.weights.iter().zip(0..).filter(|(w, _)| w.tensor == tensor) {
+            let Some(to) = r.matrices.get(&WeightId(id)) else { continue };
+            let from = w.bytes_of(w.at);
+            let part = bytes.get(from..from.saturating_add(w.bytes()));
+            let here = |(of, job): &(WeightId, Option<JobId>)| of.0 == id && job.is_none();
+            let streamed = r.plan.streaming.as_ref();
+            let streamed = streamed.is_some_and(|s| s.layer_of.contains_key(&WeightId(id)));
+            match part.filter(|part| part.len() == to.len() && !streamed) {
+                Some(part) if r.plan.matrices.iter().any(|m| here(m)) => {
+                    r.stream.write(to, part)?;
+                }
+                _ => {
+                    return Err(SessionError::Device(format!(
+                        "tensor '{}' cannot be replaced on {}",
+                        w.name,
+                        self.loaded.stream.device().label()
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn remove(&mut self, slot: usize) {
