@@ -12,11 +12,11 @@ use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Graph, Pooling};
 use kjit_model::model::OpenError;
 use kjit_model::placement::{DivideError, PlacementError};
-use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions, State};
+use kjit_model::serve::{Reopen, SavedPages, Scheduler, SchedulerOptions, State};
 use kjit_model::session::{OpenOptions, Output, Session, SessionError};
 use kjit_model::tokenizer::{Limit, Stopped, Tokenizer};
 use kjit_model::{Model, arch};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -144,6 +144,7 @@ impl Loaded {
         let (device, engine, kv) =
             (model.device().clone(), model.engine().cloned(), model.kv_bytes());
         let Model { tokenizer, mut session, .. } = model;
+        let saved_pages = saved_pages(options, served, &session)?;
         let held_tokens = seated(&mut session, served);
         let kv =
             served.shared_memory.filter(|_| held_tokens.is_some()).map_or(kv, |(bytes, _)| bytes);
@@ -153,6 +154,7 @@ impl Loaded {
             latency_target: options.latency_target,
             held_tokens,
             reopen: Some(again(options, served, &device.label, others)),
+            saved_pages,
             ..SchedulerOptions::default()
         };
         let scheduler =
@@ -507,6 +509,40 @@ impl ModelFacts {
 fn sizes(graph: &Graph) -> (u64, u64) {
     let weights = || graph.weights.iter();
     (weights().map(|w| w.bytes() as u64).sum(), weights().map(|w| w.elems() as u64).sum())
+}
+
+/// Opens the folder for keys and values, if the options name one and the model can use it.
+fn saved_pages(
+    options: &Options,
+    served: &Served,
+    session: &Session,
+) -> Result<Option<SavedPages>, String> {
+    let Some((folder, bytes)) = &options.saved_pages else { return Ok(None) };
+    if session.page_format().is_none() {
+        (options.say)(&format!(
+            "--slot-save-path has no effect for {}: pages of keys and values are saved on the CPU \
+             and on one GPU with --kv-pages, of models without recurrent states",
+            served.name()
+        ));
+        return Ok(None);
+    }
+    let line = |error: &dyn std::fmt::Display| format!("--slot-save-path: {error}");
+    let gguf = Gguf::open(&served.path).map_err(|error| line(&error))?;
+    let mut files: Vec<PathBuf> = gguf.paths().map(Path::to_owned).collect();
+    for adapter in &served.open.adapters {
+        match adapter.path.is_dir() {
+            false => files.push(adapter.path.clone()),
+            true => {
+                let all = std::fs::read_dir(&adapter.path).map_err(|error| line(&error))?;
+                let mut all: Vec<PathBuf> = all.flatten().map(|entry| entry.path()).collect();
+                all.retain(|path| path.is_file());
+                all.sort();
+                files.extend(all);
+            }
+        }
+    }
+    let files = files.iter().map(PathBuf::as_path);
+    SavedPages::open(folder, *bytes, files, options.say).map(Some).map_err(|error| line(&error))
 }
 
 /// If a memory size for sequences is set and the model supports it, the sequences of a session

@@ -174,6 +174,9 @@ pub struct Options {
     /// Folders for the socket by which [`crate::running`] finds this server. The first usable one
     /// is taken. Empty: no socket.
     pub sockets: Vec<PathBuf>,
+    /// Folder for keys and values of ended conversations, and its size limit in bytes. `None`: they
+    /// are in memory only.
+    pub saved_pages: Option<(PathBuf, u64)>,
     /// Maximum tokens of the reasoning, if a request does not set it. `None`: no limit.
     pub reasoning_budget: Option<usize>,
     /// Prints a log line of the server.
@@ -265,6 +268,7 @@ impl Options {
             limits: Limits::default(),
             worker: None,
             sockets: vec![],
+            saved_pages: None,
             reasoning_budget: None,
             say: |_| (),
             _more: NonExhaustive::default(),

@@ -60,6 +60,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/get_server_info", get(server_info))
         .route("/props", get(props))
         .route("/slots", get(slots))
+        .route("/slots/{id}", post(slot_action))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))
@@ -321,6 +322,14 @@ async fn props(State(service): AppState) -> Response {
 
 async fn slots(State(service): AppState) -> Response {
     json_response(&llama::slots(&service))
+}
+
+async fn slot_action() -> Response {
+    Refusal::bad(
+        "slots are not saved, restored or erased by requests: with --slot-save-path the server \
+         saves and restores conversations itself",
+    )
+    .response(Dialect::OpenAi)
 }
 
 async fn tokenize(State(service): AppState, request: Request) -> Response {

@@ -110,6 +110,29 @@ impl KvStore {
         }
     }
 
+    /// Bytes of `rows` positions.
+    pub fn bytes_of(&self, rows: usize) -> usize {
+        self.heads * rows * self.row_bytes
+    }
+
+    /// Appends the bytes of `rows` positions from `first` on, head by head.
+    pub fn save(&self, first: usize, rows: usize, to: &mut Vec<u8>) {
+        for head in 0..self.heads {
+            to.extend_from_slice(
+                &self.map[self.start(head, first)..self.start(head, first + rows)],
+            );
+        }
+    }
+
+    /// Sets the bytes that [`KvStore::save`] gave: [`KvStore::bytes_of`] of them.
+    pub fn load(&mut self, first: usize, rows: usize, from: &[u8]) {
+        let each = (rows * self.row_bytes).max(1);
+        for (head, from) in (0..self.heads).zip(from.chunks_exact(each)) {
+            let (start, end) = (self.start(head, first), self.start(head, first + rows));
+            self.map[start..end].copy_from_slice(from);
+        }
+    }
+
     /// Decodes consecutive positions of a head, from `first` on, until `out` is full.
     pub fn read(&self, isa: Isa, head: usize, first: usize, out: &mut [f32]) {
         let rows = self.rows(head, first, out.len() / self.dim);

@@ -15,11 +15,11 @@ use super::squares::{InputSquares, Observed};
 use super::state::State;
 use super::weights::Weights;
 use kjit_exec::{
-    HiddenStates, HiddenStatesSink, HostOps, KvType, MaskCallback, OpenOptions, Runner,
+    HiddenStates, HiddenStatesSink, HostOps, KvType, MaskCallback, OpenOptions, PageCount, Runner,
     SessionError, StepOutput, Task, TokenSpan as Tokens, Want, choose, embeds, follow,
 };
 use kjit_gguf::Gguf;
-use kjit_graph::{Graph, Op, Rope, ValueId};
+use kjit_graph::{Graph, Op, Rope, StateKind, ValueId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -753,6 +753,42 @@ impl Runner for HostRunner {
 
     fn write_tensor(&mut self, tensor: &str, bytes: &[u8]) -> Result<(), SessionError> {
         HostRunner::write_tensor(self, tensor, bytes)
+    }
+
+    fn page_format(&self) -> Option<String> {
+        let here = |s: &kjit_graph::State| match s.kind {
+            StateKind::Kv(_) | StateKind::Latent { .. } => true,
+            StateKind::Recurrent { .. } | StateKind::Remote => false,
+        };
+        let all = self.before.is_none() && self.graph.states.iter().all(here);
+        let kinds: Vec<&StateKind> = self.graph.states.iter().map(|s| &s.kind).collect();
+        all.then(|| {
+            format!(
+                "cpu {:?} {} precise={} reproducible={} copies={} {kinds:?}",
+                self.kv,
+                self.isa.name(),
+                self.precise,
+                self.reproducible,
+                self.weights.laid_out() > 0
+            )
+        })
+    }
+
+    fn read_page(&mut self, slot: usize, at: usize) -> Result<Vec<u8>, SessionError> {
+        let (state, page) = (self.states.get_mut(slot), PageCount::POSITIONS);
+        let bytes = state.and_then(Option::as_mut).and_then(|state| state.save(at * page, page));
+        bytes.ok_or(SessionError::NoTokens)
+    }
+
+    fn write_page(
+        &mut self,
+        slot: usize,
+        at: usize,
+        tokens: &[u32],
+        bytes: &[u8],
+    ) -> Result<bool, SessionError> {
+        let Some(Some(state)) = self.states.get_mut(slot) else { return Ok(false) };
+        Ok(state.position() == at * PageCount::POSITIONS && state.load(tokens, bytes))
     }
 
     fn remove(&mut self, slot: usize) {

@@ -192,6 +192,51 @@ impl State {
         self.checkpoints.clone_from(&from.checkpoints);
     }
 
+    /// The stores of keys, values and latents; `None` if there are other states.
+    fn stores(&mut self) -> Option<Vec<&mut KvStore>> {
+        let mut all = vec![];
+        for layer in &mut self.layers {
+            match layer {
+                Layer::Kv(stores, _) => all.extend(stores),
+                Layer::Latent(store, _) => all.push(store),
+                Layer::Recurrent(_) | Layer::Remote => return None,
+            }
+        }
+        Some(all)
+    }
+
+    /// The bytes of `rows` positions from `first` on; `None` if the states are not stores of
+    /// positions, or do not include them.
+    pub fn save(&mut self, first: usize, rows: usize) -> Option<Vec<u8>> {
+        let mut out = vec![];
+        if first + rows > self.len {
+            return None;
+        }
+        self.stores()?.iter().for_each(|store| store.save(first, rows, &mut out));
+        Some(out)
+    }
+
+    /// Appends these tokens with the bytes of [`State::save`]. Returns `false`, without any change,
+    /// if the bytes have another size.
+    pub fn load(&mut self, tokens: &[u32], bytes: &[u8]) -> bool {
+        let (first, rows) = (self.len, tokens.len());
+        if self.tokens.len() != first {
+            return false;
+        }
+        let Some(stores) = self.stores() else { return false };
+        if bytes.len() != stores.iter().map(|store| store.bytes_of(rows)).sum::<usize>() {
+            return false;
+        }
+        let mut rest = bytes;
+        for store in stores {
+            let (here, after) = rest.split_at(store.bytes_of(rows));
+            store.load(first, rows, here);
+            rest = after;
+        }
+        self.advance(tokens);
+        true
+    }
+
     /// Removes all tokens from position `len` on.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);

@@ -151,6 +151,39 @@ pub trait Runner: Any + Send {
         false
     }
 
+    /// The layout of [`Runner::read_page`], and what computes its elements. `None`: there are no
+    /// such pages, because of recurrent states, other stages, or slots without pages on a GPU.
+    fn page_format(&self) -> Option<String> {
+        None
+    }
+
+    /// Keys and values of a slot's positions from `at` times [`PageCount::POSITIONS`] on, which
+    /// are computed.
+    ///
+    /// # Errors
+    /// There are no such pages, or a device fault.
+    ///
+    /// [`PageCount::POSITIONS`]: crate::PageCount::POSITIONS
+    fn read_page(&mut self, _slot: usize, _at: usize) -> Result<Vec<u8>, SessionError> {
+        Err(SessionError::Device("there are no pages of keys and values".to_owned()))
+    }
+
+    /// Sets what [`Runner::read_page`] returns, after the slot's first `at` pages. `tokens` are the
+    /// page's. Returns `false`, without any change, if `bytes` has another size or there is no
+    /// room.
+    ///
+    /// # Errors
+    /// A device fault.
+    fn write_page(
+        &mut self,
+        _slot: usize,
+        _at: usize,
+        _tokens: &[u32],
+        _bytes: &[u8],
+    ) -> Result<bool, SessionError> {
+        Ok(false)
+    }
+
     /// Adds a warning to the device's warnings.
     fn remark(&mut self, _line: String) {}
 }

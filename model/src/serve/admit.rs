@@ -119,6 +119,7 @@ impl Worker {
     fn place(&mut self, job: &mut ActiveRequest) -> Result<(SequenceId, usize), SessionError> {
         if self.session.as_ref().is_some_and(|s| s.pages().is_some()) {
             let (id, fed) = self.place_in_pages(job)?;
+            let fed = self.restore_for(job, id, fed)?;
             self.take_sampler(job, id)?;
             return Ok((id, fed));
         }
@@ -161,8 +162,26 @@ impl Worker {
                 (add(session, job, &busy)?, 0)
             }
         };
+        let fed = self.restore_for(job, id, fed)?;
         self.take_sampler(job, id)?;
         Ok((id, fed))
+    }
+
+    /// Adds saved pages to the sequence of a request. After an error the sequence is removed.
+    fn restore_for(
+        &mut self,
+        job: &ActiveRequest,
+        id: SequenceId,
+        fed: usize,
+    ) -> Result<usize, SessionError> {
+        match self.reuse {
+            false => Ok(fed),
+            true => self.restore(job.owner, id, &job.tokens, fed).inspect_err(|_| {
+                if let Some(session) = &mut self.session {
+                    drop(session.remove(id));
+                }
+            }),
+        }
     }
 
     /// Sets the sampler of a sequence: made from the request's options, or the sampler at the time
@@ -199,6 +218,9 @@ impl Worker {
     /// Retains the tokens of an ended sequence, or frees its slot.
     pub(super) fn release(&mut self, leaving: Leaving) {
         let Leaving { id, owner, tokens } = leaving;
+        if let Some(tokens) = &tokens {
+            self.save(owner, id, tokens);
+        }
         let gone = match tokens {
             None => vec![id],
             Some(tokens) if self.session.as_ref().is_some_and(|s| s.pages().is_some()) => {

@@ -33,6 +33,7 @@ mod prefixes;
 mod request;
 mod retained;
 mod running;
+mod saved_pages;
 mod scheduler;
 mod shared;
 mod status;
@@ -44,6 +45,7 @@ pub use request::{
     Alternative, Constraint, Event, EventSink, Failure, Interrupt, Logprobs, Owner, Reason,
     Refused, Request, Stop, Usage,
 };
+pub use saved_pages::SavedPages;
 pub use scheduler::{Answer, Scheduler};
 pub use shared::SchedulerOptions;
 pub use status::{AheadCounts, Histogram, State, Status};

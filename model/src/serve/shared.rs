@@ -1,6 +1,7 @@
 //! The state that a scheduler shares with its worker.
 
 use super::Reopen;
+use super::SavedPages;
 use super::request::{Failure, Refused};
 use super::running::ActiveRequest;
 use super::status::{State, Status};
@@ -37,6 +38,11 @@ pub struct SchedulerOptions {
     pub longest_mask: Duration,
     /// Reopens the session after a fault. `None`: the scheduler ends after a fault.
     pub reopen: Option<Reopen>,
+    /// Keeps pages of ended sequences on disk. Models with recurrent states, several devices, and a
+    /// GPU without pages of keys and values save nothing ([`Session::page_format`]).
+    ///
+    /// [`Session::page_format`]: crate::Session::page_format
+    pub saved_pages: Option<SavedPages>,
     #[doc(hidden)]
     pub _more: NonExhaustive,
 }
@@ -51,6 +57,7 @@ impl Default for SchedulerOptions {
             reuse: true,
             longest_mask: Duration::from_secs(10),
             reopen: None,
+            saved_pages: None,
             _more: NonExhaustive::default(),
         }
     }

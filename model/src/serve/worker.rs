@@ -2,6 +2,7 @@
 //! publishes the status.
 
 use super::Reopen;
+use super::SavedPages;
 use super::adapters::names;
 use super::held_tokens::held;
 use super::launched::{LaunchedStep, Leaving};
@@ -85,6 +86,8 @@ pub(super) struct Worker {
     pub reuse: bool,
     /// The status to publish.
     pub seen: Status,
+    /// Pages on disk.
+    pub saved: Option<SavedPages>,
     reopen: Option<Reopen>,
     /// Mean seconds from start to end of recent requests.
     pub usual: f64,
@@ -118,6 +121,7 @@ impl Worker {
             held_tokens: options.held_tokens.unwrap_or(usize::MAX),
             reuse: options.reuse,
             seen,
+            saved: options.saved_pages,
             reopen: options.reopen,
             usual: 1.0,
         }
@@ -158,6 +162,8 @@ impl Worker {
         }
         embeds.into_iter().for_each(|e| drop(guarded(|| (e.sink)(Err(failure.clone())))));
         self.publish();
+        // Waits until all pages are written.
+        self.saved = None;
         self.shared.leave();
     }
 

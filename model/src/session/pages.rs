@@ -85,6 +85,47 @@ impl Session {
         self.runner.pages_mut().map_or(Ok(false), |pages| pages.keep_states(id.slot, len, copy))
     }
 
+    /// Names the layout of [`Session::read_page`], and what computed the page. Pages of equal names
+    /// are interchangeable among sessions of one model. `None`: the model or its devices have no
+    /// such pages.
+    pub fn page_format(&self) -> Option<String> {
+        self.runner.page_format().filter(|_| self.whole.is_none())
+    }
+
+    /// The keys and values of page `at` of a sequence: positions from `at` times
+    /// [`PageCount::POSITIONS`] on. The sequence must have all tokens of the page.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`]; there is no such page; a device fault.
+    pub fn read_page(&mut self, id: SequenceId, at: usize) -> Result<Vec<u8>, SessionError> {
+        let len = self.sequence(id)?.len;
+        match (at + 1).checked_mul(PageCount::POSITIONS).is_some_and(|end| end <= len) {
+            true => self.runner.read_page(id.slot, at),
+            false => Err(SessionError::NoTokens),
+        }
+    }
+
+    /// Appends a page of [`Session::read_page`] to a sequence that ends with a page. `tokens` are
+    /// its [`PageCount::POSITIONS`] tokens. Returns `false`, without any change, if the page has
+    /// another size or there is no room.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`]; a device fault.
+    pub fn write_page(
+        &mut self,
+        id: SequenceId,
+        tokens: &[u32],
+        bytes: &[u8],
+    ) -> Result<bool, SessionError> {
+        let (len, page) = (self.sequence(id)?.len, PageCount::POSITIONS);
+        let fits = len.is_multiple_of(page) && tokens.len() == page && len + page <= self.context;
+        if !fits || !self.runner.write_page(id.slot, len / page, tokens, bytes)? {
+            return Ok(false);
+        }
+        self.sequence_mut(id)?.len = len + page;
+        Ok(true)
+    }
+
     /// Saves the recurrent states of a sequence on the CPU. Then [`Session::truncate`] and
     /// [`Session::fork`] to this position or a later one recompute little. A sequence has a few
     /// such checkpoints. Returns `false` on GPUs and for models without recurrent states.

@@ -61,6 +61,13 @@ pub struct Serve {
     /// Maximum number of concurrent sequences per model, each with its own context (default: 4)
     #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
     pub max_sequences: Option<usize>,
+    /// Folder in which keys and values of conversations are kept, so that they go on after a
+    /// restart. Each API key finds only its own
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub slot_save_path: Option<PathBuf>,
+    /// Size limit of the folder of --slot-save-path; the least recently used pages are removed
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", requires = "slot_save_path")]
+    slot_save_size: Size,
     /// LoRA adapters on the device at once. /v1/load_lora_adapter then loads adapters while the
     /// server runs, and --lora at its start; more of them wait in host memory
     #[arg(long, value_name = "N", value_parser = positive)]
@@ -154,6 +161,11 @@ pub struct Serve {
 }
 
 impl Serve {
+    /// Folder for keys and values, and its size limit in bytes.
+    pub fn saved_pages(&self) -> Option<(PathBuf, u64)> {
+        self.slot_save_path.clone().map(|path| (path, self.slot_save_size.0))
+    }
+
     /// Time without a request until a model is unloaded. `None`: never.
     pub fn idle_unload(&self) -> Option<Duration> {
         let usual = if self.models.len() > 1 { IDLE } else { 0 };

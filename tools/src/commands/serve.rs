@@ -94,6 +94,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         },
         worker: worker(args),
         sockets: super::ps::folders(),
+        saved_pages: args.saved_pages(),
         reasoning_budget: args.reasoning_budget,
         say: if shared.quiet { |_| () } else { |line| say(line) },
         ..Options::new(served(args, &paths, &open)?)

@@ -32,6 +32,7 @@ mod serve_messages;
 mod serve_models;
 mod serve_more;
 mod serve_responses;
+mod serve_saved;
 mod serve_schemas;
 mod serve_tls;
 mod serve_words;

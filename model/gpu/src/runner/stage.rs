@@ -218,7 +218,7 @@ impl Runner for GpuRunner {
             let streamed = r.plan.streaming.as_ref();
             let streamed = streamed.is_some_and(|s| s.layer_of.contains_key(&WeightId(id)));
             match part.filter(|part| part.len() == to.len() && !streamed) {
-                Some(part) if r.plan.matrices.iter().any(|m| here(m)) => {
+                Some(part) if r.plan.matrices.iter().any(here) => {
                     r.stream.write(to, part)?;
                 }
                 _ => {
@@ -231,6 +231,24 @@ impl Runner for GpuRunner {
             }
         }
         Ok(())
+    }
+
+    fn page_format(&self) -> Option<String> {
+        GpuRunner::page_format(self)
+    }
+
+    fn read_page(&mut self, slot: usize, at: usize) -> Result<Vec<u8>, SessionError> {
+        GpuRunner::read_page(self, slot, at)
+    }
+
+    fn write_page(
+        &mut self,
+        slot: usize,
+        at: usize,
+        _tokens: &[u32],
+        bytes: &[u8],
+    ) -> Result<bool, SessionError> {
+        GpuRunner::write_page(self, slot, at, bytes)
     }
 
     fn remove(&mut self, slot: usize) {

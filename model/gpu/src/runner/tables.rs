@@ -2,6 +2,7 @@
 
 use super::pages::PageOperation;
 use super::{GpuRunner, PageCount};
+use kjit_engine::DeviceBuffer;
 use kjit_exec::{KvPages, SessionError, Task};
 use kjit_plan::Parts;
 
@@ -114,6 +115,66 @@ impl GpuRunner {
             }
         }
         Ok(())
+    }
+
+    /// The keys and values of one page, cache by cache; `None` if there are other states.
+    fn parts_of_page(&self, page: u32) -> Option<Result<Vec<DeviceBuffer<u8>>, SessionError>> {
+        let r = &self.loaded;
+        let mut all = vec![];
+        for ((keys, values), parts) in r.caches.iter().zip(&r.plan.parts) {
+            for side in [keys, values].into_iter().filter(|side| !side.is_empty()) {
+                let Parts::Pages(pages) = *parts else { return None };
+                let each = side.len() / pages.max(1);
+                match side.slice(page as usize * each..(page as usize + 1) * each) {
+                    Ok(part) => all.push(part),
+                    Err(error) => return Some(Err(error.into())),
+                }
+            }
+        }
+        Some(Ok(all))
+    }
+
+    /// As [`kjit_exec::Runner::page_format`].
+    pub(super) fn page_format(&self) -> Option<String> {
+        let r = &self.loaded;
+        let whole = self.before.is_none() && self.pages.is_some() && r.meeting.is_none();
+        whole.then(|| self.parts_of_page(0)).flatten()?.ok()?;
+        let kinds: Vec<_> = self.graph.states.iter().map(|s| &s.kind).collect();
+        Some(format!("gpu {} {:?} {kinds:?}", r.plan.target.id(), r.plan.caches))
+    }
+
+    /// As [`kjit_exec::Runner::read_page`].
+    pub(super) fn read_page(&mut self, slot: usize, at: usize) -> Result<Vec<u8>, SessionError> {
+        let page = self.pages_of(slot).get(at).copied().ok_or(SessionError::NoTokens)?;
+        let parts = self.parts_of_page(page).ok_or(SessionError::NoTokens)??;
+        let mut out = Vec::with_capacity(parts.iter().map(DeviceBuffer::len).sum());
+        for part in parts {
+            out.extend(self.loaded.stream.read(&part)?);
+        }
+        Ok(out)
+    }
+
+    /// As [`kjit_exec::Runner::write_page`].
+    pub(super) fn write_page(
+        &mut self,
+        slot: usize,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<bool, SessionError> {
+        const PAGE: usize = PageCount::POSITIONS;
+        let Some(sizes) = self.parts_of_page(0) else { return Ok(false) };
+        let size: usize = sizes?.iter().map(DeviceBuffer::len).sum();
+        if bytes.len() != size || !self.make_place(slot, at * PAGE, (at + 1) * PAGE)? {
+            return Ok(false);
+        }
+        let page = self.pages_of(slot).get(at).copied().ok_or(SessionError::NoTokens)?;
+        let mut rest = bytes;
+        for part in self.parts_of_page(page).ok_or(SessionError::NoTokens)?? {
+            let Some((here, after)) = rest.split_at_checked(part.len()) else { break };
+            self.loaded.stream.write(&part, here)?;
+            rest = after;
+        }
+        Ok(true)
     }
 
     /// Checks before any work that there are enough free pages for all of it.
