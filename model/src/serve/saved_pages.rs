@@ -21,6 +21,9 @@ use std::thread::JoinHandle;
 /// Bytes that wait to be written. Pages beyond it are not saved at that time.
 const IN_FLIGHT: u64 = 1 << 30;
 
+/// A page that waits to be written.
+type Unwritten = (BuildKey, Vec<u8>);
+
 /// Pages on disk of one model.
 pub struct SavedPages {
     cache: Arc<Cache>,
@@ -33,7 +36,7 @@ pub struct SavedPages {
     /// Bytes that wait to be written.
     waiting: Arc<AtomicU64>,
     /// `None` only while it is dropped.
-    writer: Option<(Sender<(BuildKey, Vec<u8>)>, JoinHandle<()>)>,
+    writer: Option<(Sender<Unwritten>, JoinHandle<()>)>,
 }
 
 /// Position in a text: the digest of everything up to it.
@@ -81,7 +84,7 @@ impl SavedPages {
             let digest = cache.file_digest(file);
             all.update(digest.map_err(|error| format!("{}: {error}", file.display()))?.0);
         }
-        let (to, pages) = channel::<(BuildKey, Vec<u8>)>();
+        let (to, pages) = channel::<Unwritten>();
         let waiting = Arc::new(AtomicU64::new(0));
         let (of, left) = (Arc::clone(&cache), Arc::clone(&waiting));
         let write = move || {
