@@ -50,8 +50,8 @@ impl Served {
         }
     }
 
-    /// Gives the model `slots` places for LoRA adapters of at most this rank, which are loaded while
-    /// the server runs. At most `most` of them are in host memory. `files` are loaded now.
+    /// Gives the model `slots` places for LoRA adapters of at most this rank, which are loaded
+    /// while the server runs. At most `most` of them are in host memory. `files` are loaded now.
     ///
     /// # Errors
     /// One line that describes the fault of a file.

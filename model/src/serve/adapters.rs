@@ -27,8 +27,8 @@ pub(super) fn busy(running: &[Running]) -> Vec<LoadedAdapter> {
     all.filter(|one| one.scale != 0.0).map(|one| one.adapter.clone()).collect()
 }
 
-/// Gives a sequence the loaded adapters of its request. A sequence that is continued or copied needs
-/// it as well: its adapters may have lost their places.
+/// Gives a sequence the loaded adapters of its request. A sequence that is continued or copied
+/// needs it as well: its adapters may have lost their places.
 pub(super) fn apply(
     session: &mut Session,
     id: SequenceId,
