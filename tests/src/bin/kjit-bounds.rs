@@ -284,7 +284,7 @@ fn table() -> Result<(), String> {
 /// The cards inside processors, whose instructions were not counted.
 const INSIDE: [&str; 4] = ["gfx1151", "gfx1150", "gfx1103", "gfx90c"];
 /// The cards of the predictions.
-const PREDICTED: [&str; 6] = ["gfx1100", "gfx1201", "gfx1030", "gfx1151", "gfx942", "gfx906"];
+const PREDICTED: [&str; 6] = ["gfx1100", "gfx1201", "gfx942", "gfx1151", "gfx1030", "gfx90a"];
 
 fn shown(n: f64) -> String {
     if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") }
@@ -344,7 +344,7 @@ fn dispatch_tables(counted: &[&str], rows: &[issue::Counted]) -> Result<(), Stri
         println!("{line}");
     }
     println!(
-        "\nPredictions of 2026-11-27, before any card has run kjit: tokens a second of `kjit bench \
+        "\nPredictions of 2026-11-28, before any card has run kjit: tokens a second of `kjit bench \
          -p 0 -n 128`. Memory\nreads at the fraction of its stated rate in dispatch.rs; in brackets \
          the better form with the highest and the lowest cost of launches.\n"
     );
