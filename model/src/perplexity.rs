@@ -53,6 +53,21 @@ pub fn perplexity(
     progress: &mut dyn FnMut(usize, usize, f64),
 ) -> Result<Perplexity, PerplexityError> {
     let ids = tokenizer.encode(text, EncodeOptions::RAW_PROMPT);
+    perplexity_of_ids(session, sequence, tokenizer, &ids, window, progress)
+}
+
+/// As [`perplexity`], of a text's token ids.
+///
+/// # Errors
+/// See [`perplexity`].
+pub fn perplexity_of_ids(
+    session: &mut Session,
+    sequence: SequenceId,
+    tokenizer: &Tokenizer,
+    ids: &[u32],
+    window: usize,
+    progress: &mut dyn FnMut(usize, usize, f64),
+) -> Result<Perplexity, PerplexityError> {
     // The scored tokens are window/2 + 1 .. window, each with at least half a window before it.
     let first = window / 2;
     if first + 1 >= window {

@@ -54,7 +54,7 @@ fn causes(error: &anyhow::Error) -> String {
 
 /// Makes an error one readable line: control characters become visible, for example in a hostile
 /// file name, and a long text is cut.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
     elide(&text.chars().flat_map(visible).collect::<String>(), MAX_LINE).into_owned()
 }

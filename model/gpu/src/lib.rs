@@ -33,9 +33,12 @@ mod loaded_plan;
 #[doc(hidden)]
 pub mod measure;
 mod open;
-mod process;
+#[doc(hidden)]
+pub mod process;
 #[doc(hidden)]
 pub mod prove;
+#[doc(hidden)]
+pub mod prove_plan;
 mod runner;
 mod source;
 mod staging;

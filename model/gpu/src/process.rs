@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A child that answers each line of JSON with an `ChildResponse` as a line of JSON.
-pub(super) struct Process<ChildResponse> {
+pub struct Process<ChildResponse> {
     child: Child,
     questions: ChildStdin,
     answers: Receiver<Result<ChildResponse, String>>,
@@ -22,6 +22,9 @@ const SAID: usize = 4096;
 
 impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
     /// Starts a child.
+    ///
+    /// # Errors
+    /// The program cannot be started, as text.
     pub fn start(mut command: Command) -> Result<Process<ChildResponse>, String> {
         let name = format!("{command:?}");
         let fail = |why: String| {
@@ -65,6 +68,9 @@ impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
     }
 
     /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// The child ended, or said nothing for `patience`, as text. [`Process::end`] says how it ended.
     pub fn exchange(
         &mut self,
         ask: &impl Serialize,

@@ -4,7 +4,7 @@ use super::launch;
 use super::process::Process;
 use super::target_probe::settled;
 use half::f16;
-use kjit_engine::{Device, Engine, Job, Module, Target};
+use kjit_engine::{Device, Engine, Error, Job, Module, Target};
 use kjit_kernel_cases::{self as cases, Case, Expect, HALF, Random, Storage};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
@@ -42,8 +42,12 @@ impl Cases {
         }
     }
 
-    fn jobs(&self, target: &Target) -> Vec<Job> {
-        self.all.iter().map(|(_, case)| case.kernel.job(target)).collect()
+    /// The name and the kernel of each case.
+    fn named(&self, target: &Target) -> Vec<(String, Job)> {
+        let name = |(wave, case): &(u32, Case)| {
+            (format!("{} at wave {wave}", case.name), case.kernel.job(target))
+        };
+        self.all.iter().map(name).collect()
     }
 }
 
@@ -58,9 +62,13 @@ enum ChildRequest {
 
 /// An answer of a child.
 #[derive(Debug, Serialize, Deserialize)]
-enum ChildResponse {
+pub(super) enum ChildResponse {
     Ready,
     Right,
+    /// The result is outside the tolerance of the case, and within that of proofs.
+    Near(String),
+    /// The case was not run, for this reason.
+    NotRun(String),
     Wrong(String),
     /// The device is lost, and this process ends.
     Lost(String),
@@ -90,27 +98,55 @@ pub fn run_all(
 ) -> Result<Vec<CaseResult>, String> {
     let target = &settled(engine, target);
     let cases = Cases::of(target, seed, filter)?;
-    let compiled = engine.compile_all(&cases.jobs(target));
+    let run = run_each(engine, cases.named(target), spawn, progress)?;
+    let verdict = |(case, response)| match response {
+        ChildResponse::Ready | ChildResponse::Right => CaseResult { case, failure: None },
+        ChildResponse::Near(why)
+        | ChildResponse::NotRun(why)
+        | ChildResponse::Wrong(why)
+        | ChildResponse::Lost(why) => CaseResult { case, failure: Some(why) },
+    };
+    Ok(run.into_iter().map(verdict).collect())
+}
+
+/// Compiles these kernels and runs each one's case, by its number, in child processes. Returns the
+/// names with the answers.
+///
+/// # Errors
+/// Children that do not start.
+pub(super) fn run_each(
+    engine: &Engine,
+    cases: Vec<(String, Job)>,
+    spawn: &dyn Fn() -> Command,
+    progress: &dyn Fn(usize, usize),
+) -> Result<Vec<(String, ChildResponse)>, String> {
+    let jobs: Vec<Job> = cases.iter().map(|(_, job)| job.clone()).collect();
+    let (compiled, all) = (engine.compile_all(&jobs), cases.len());
     let (mut verdicts, mut child) = (vec![], None::<Process<ChildResponse>>);
-    for (i, ((wave, case), code)) in cases.all.iter().zip(compiled).enumerate() {
-        let failure = match code {
-            Err(e) => Some(e.to_string()),
+    for (i, ((name, _), code)) in cases.into_iter().zip(compiled).enumerate() {
+        let answer = match code {
+            // A machine without a compiler says nothing about the kernel.
+            Err(e @ (Error::Miss { .. } | Error::NoProcess { .. })) => {
+                ChildResponse::NotRun(e.to_string())
+            }
+            Err(e) => ChildResponse::Wrong(e.to_string()),
             Ok(_) => {
                 let mut process = child.take().map_or_else(|| begin(spawn), Ok)?;
                 match process.exchange(&ChildRequest::Case(i), PATIENCE) {
-                    Ok(ChildResponse::Lost(why)) => Some(why),
+                    Ok(lost @ ChildResponse::Lost(_)) => lost,
                     Ok(answer) => {
                         child = Some(process);
-                        if let ChildResponse::Wrong(why) = answer { Some(why) } else { None }
+                        answer
                     }
-                    Err(why) => {
-                        Some(format!("the process that ran it failed: {}", process.end(&why)))
-                    }
+                    Err(why) => ChildResponse::Wrong(format!(
+                        "the process that ran it failed: {}",
+                        process.end(&why)
+                    )),
                 }
             }
         };
-        verdicts.push(CaseResult { case: format!("{} at wave {wave}", case.name), failure });
-        progress(i + 1, cases.all.len());
+        verdicts.push((name, answer));
+        progress(i + 1, all);
     }
     Ok(verdicts)
 }
@@ -137,17 +173,29 @@ pub fn serve(
     device: &Device,
     (seed, filter): (u64, &str),
     questions: impl BufRead,
-    mut answers: impl Write,
+    answers: impl Write,
 ) -> std::io::Result<()> {
     let target = settled(engine, device.target());
     let cases = Cases::of(&target, seed, filter).map_err(std::io::Error::other)?;
+    serve_each(questions, answers, &mut |i| Some(answer(engine, device, &cases.all.get(i)?.1)))
+}
+
+/// Runs the cases that [`run_each`] in another process requests, by `run`, until the input ends or
+/// the device is lost. `run` returns `None` for a number without a case.
+///
+/// # Errors
+/// A broken pipe.
+pub(super) fn serve_each(
+    questions: impl BufRead,
+    mut answers: impl Write,
+    run: &mut dyn FnMut(usize) -> Option<ChildResponse>,
+) -> std::io::Result<()> {
     for line in questions.lines() {
         let answer = match serde_json::from_str(&line?)? {
             ChildRequest::Begin => ChildResponse::Ready,
-            ChildRequest::Case(i) => match cases.all.get(i) {
-                None => ChildResponse::Wrong(format!("there is no case {i}: another version?")),
-                Some((_, case)) => answer(engine, device, case),
-            },
+            ChildRequest::Case(i) => run(i).unwrap_or_else(|| {
+                ChildResponse::Wrong(format!("there is no case {i}: another version?"))
+            }),
         };
         serde_json::to_writer(&mut answers, &answer)?;
         answers.write_all(b"\n")?;
@@ -163,7 +211,7 @@ fn answer(engine: &Engine, device: &Device, case: &Case) -> ChildResponse {
     let module = engine.load(device, &case.kernel.job(device.target()));
     match module.map_err(|e| e.to_string()).and_then(|module| run(device, &module, case)) {
         Ok(()) => ChildResponse::Right,
-        Err(why) if matches!(device.memory(), Err(kjit_engine::Error::DeviceLost { .. })) => {
+        Err(why) if matches!(device.memory(), Err(Error::DeviceLost { .. })) => {
             ChildResponse::Lost(why)
         }
         Err(why) => ChildResponse::Wrong(why),
@@ -184,7 +232,7 @@ fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
 pub fn library(device: &Device) -> Option<Result<String, String>> {
     let blas = match device.blas() {
         Ok(blas) => blas,
-        Err(kjit_engine::Error::NoLibrary { .. }) => return None,
+        Err(Error::NoLibrary { .. }) => return None,
         Err(e) => return Some(Err(e.to_string())),
     };
     const SIZES: [u32; 3] = [65, 33, 127];

@@ -23,6 +23,7 @@ use kjit_exec::SessionError;
 use kjit_kernel_cases::{Case, Random, SharedData};
 use kjit_kernels::Size;
 use kjit_kernels::kv::PAGE;
+use kjit_kernels::spec::Spec;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -35,7 +36,7 @@ const SEED: u64 = 0x6b6a_6974;
 /// instructions that compute something else (errors of a tenth or more), and must not reject a
 /// correct kernel. Over the sizes of all models some results are slightly outside the cases'
 /// tolerances (1.1e-4 of the norm, with 1e-4 allowed).
-const BOUNDS: f64 = 16.0;
+pub(super) const BOUNDS: f64 = 16.0;
 /// The most threads that make cases: a model has a few dozen cases.
 const THREADS: usize = 16;
 const RIGHT: &str = "right";
@@ -341,7 +342,7 @@ impl<'e> Proofs<'e> {
     }
 
     fn case(&self, job: &Job) -> PreparedCase {
-        let tokens = job.spec.timed_at(0).tokens.min(TOKENS);
+        let tokens = rows_of(&job.spec);
         // The last token is the first one of the second page of keys.
         let size = Size { tokens, past: PAGE + 1 - tokens };
         let mut random = Random::new(SEED).sharing(&self.few);
@@ -452,6 +453,11 @@ impl Drop for VerifyTimer<'_> {
             self.0.free.notify_all();
         }
     }
+}
+
+/// Tokens of a verification of a kernel.
+pub(super) fn rows_of(spec: &Spec) -> usize {
+    spec.timed_at(0).tokens.min(TOKENS)
 }
 
 /// A kernel's identity in the cache: always the same text.

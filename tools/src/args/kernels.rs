@@ -4,14 +4,29 @@ use super::Setup;
 use super::values::{positive, sequences, whole};
 use crate::model::ModelName;
 use clap::{Args, ValueEnum, ValueHint};
+use kjit_model::DeviceChoice;
 use std::path::PathBuf;
 
 /// `kjit doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Run every kernel on the device and compare it with the CPU's result
+    /// Models to test with --run on every device here, or on the one of --device: kernels, tokens
+    /// and perplexity against the CPU's, memory, speeds. Exit code 1 if anything is wrong
+    #[arg(value_name = "MODEL", requires = "run", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub models: Vec<ModelName>,
+    /// Run every kernel on the device and compare it with the CPU's result. With MODEL: the kernels
+    /// of the models, and the models
     #[arg(long)]
     pub run: bool,
+    /// JUnit XML file for the verdicts on the models
+    #[arg(long, value_name = "FILE", requires = "models")]
+    pub junit: Option<PathBuf>,
+    /// Context of the models in tokens (default: the model's, at most 512)
+    #[arg(short = 'c', long = "context", value_name = "N", requires = "models", value_parser = positive, allow_negative_numbers = true)]
+    pub context: Option<usize>,
+    /// Tokens of a prompt per step (default: 2048 on a GPU, 512 on the CPU)
+    #[arg(long, value_name = "N", requires = "models", value_parser = positive, allow_negative_numbers = true)]
+    pub prefill_chunk: Option<usize>,
     /// New folder for a proof bundle: every kernel for --arch with inputs and expected outputs, for
     /// a card or an emulator on another machine
     #[arg(long, value_name = "DIR", requires = "arch", conflicts_with_all = ["run", "bundle"])]
@@ -28,6 +43,15 @@ pub struct Doctor {
     /// Child process of --run: a crash ends it and not the parent
     #[arg(long, hide = true, requires = "run")]
     pub run_for_parent: bool,
+    /// Child process of a test of models: this model
+    #[arg(long, hide = true, value_name = "FILE", requires = "models")]
+    pub model_for_parent: Option<PathBuf>,
+    /// Child process of a test of models: this device
+    #[arg(long, hide = true, value_name = "DEVICE", requires = "model_for_parent")]
+    pub device_for_parent: Option<DeviceChoice>,
+    /// Child process of a test of models: computes as precisely as possible
+    #[arg(long, hide = true, requires = "model_for_parent")]
+    pub precise_for_parent: bool,
     /// File for a report to send: verdicts, `kjit devices -v`, the system, relevant environment
     /// variables
     #[arg(long, value_name = "FILE", conflicts_with_all = ["export", "bundle"])]

@@ -106,9 +106,12 @@ pub enum Command {
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),
     /// Check libraries, devices and the cache. With --run, also every kernel on the device against
-    /// the CPU
-    #[command(after_help = "Examples:\n  kjit doctor --run\n  kjit doctor --export bundle --arch \
-            gfx942\n  kjit doctor --bundle bundle")]
+    /// the CPU, or with MODEL whole models
+    #[command(
+        after_help = "Examples:\n  kjit doctor --run\n  kjit doctor --run model.gguf --junit \
+            verdicts.xml\n  kjit doctor --export bundle --arch gfx942\n  kjit doctor --bundle \
+            bundle"
+    )]
     Doctor(Doctor),
     /// Measure a GPU without a model, for a report to send: costs of launches, rates, speeds, and
     /// every kernel against the CPU. Takes about five minutes

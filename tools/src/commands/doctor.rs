@@ -2,7 +2,7 @@
 //! correctly.
 
 use crate::args::{self, Shared};
-use crate::commands::doctor_report;
+use crate::commands::{doctor_models, doctor_report};
 use crate::engine;
 use crate::load::named_gpu;
 use crate::report::{bytes, say};
@@ -46,6 +46,12 @@ impl Check {
 }
 
 pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> {
+    if let (Some(model), Some(device)) = (&args.model_for_parent, &args.device_for_parent) {
+        return doctor_models::serve(args, shared, model, device);
+    }
+    if !args.models.is_empty() {
+        return doctor_models::doctor(args, shared);
+    }
     let engine = engine::engine(shared);
     if let (Some(folder), Some(arch)) = (&args.export, &args.arch) {
         let checks =

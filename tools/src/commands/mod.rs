@@ -8,6 +8,7 @@ pub mod chat;
 pub mod dequant;
 pub mod devices;
 pub mod doctor;
+mod doctor_models;
 mod doctor_report;
 pub mod embed;
 mod emit;

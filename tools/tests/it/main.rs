@@ -8,6 +8,7 @@ mod chat;
 mod compile_service;
 mod contract;
 mod docs;
+mod doctor_models;
 mod embed;
 mod first_run;
 mod first_token;
