@@ -45,37 +45,7 @@ impl Http {
                 settings.endpoint
             ),
         })?;
-        let mut tls = TlsConfig::builder();
-        if let Some(file) = &settings.certificates {
-            let bad = |why: String| Error::Setting {
-                variable: "SSL_CERT_FILE",
-                why: format!("names {}, {why}: unset it, or name a PEM file", file.display()),
-            };
-            let pem =
-                std::fs::read(file).map_err(|e| bad(format!("which cannot be read ({e})")))?;
-            let read: Vec<_> = parse_pem(&pem).filter_map(Result::ok).collect();
-            let certificates: Vec<_> = read
-                .into_iter()
-                .filter_map(|item| if let PemItem::Certificate(c) = item { Some(c) } else { None })
-                .collect();
-            if certificates.is_empty() {
-                return Err(bad("which holds no certificate".to_owned()));
-            }
-            tls = tls.root_certs(RootCerts::new_with_certs(&certificates));
-        }
-        let agent = Agent::config_builder()
-            .tls_config(tls.build())
-            .proxy(if settings.proxies { Proxy::try_from_env() } else { None })
-            .user_agent(concat!("kjit/", env!("CARGO_PKG_VERSION")))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_connect(Some(settings.patience))
-            .timeout_recv_response(Some(settings.patience))
-            .timeout_per_read(Some(settings.patience))
-            .timeout_per_write(Some(settings.patience))
-            .build()
-            .new_agent();
+        let agent = agent(settings)?;
         let pace = MinRate { rate: settings.min_rate, window: settings.window };
         Ok(Http {
             agent,
@@ -241,6 +211,40 @@ impl Http {
     }
 }
 
+/// The client of these settings. It follows no redirects.
+pub(crate) fn agent(settings: &Settings) -> Result<Agent, Error> {
+    let mut tls = TlsConfig::builder();
+    if let Some(file) = &settings.certificates {
+        let bad = |why: String| Error::Setting {
+            variable: "SSL_CERT_FILE",
+            why: format!("names {}, {why}: unset it, or name a PEM file", file.display()),
+        };
+        let pem = std::fs::read(file).map_err(|e| bad(format!("which cannot be read ({e})")))?;
+        let read: Vec<_> = parse_pem(&pem).filter_map(Result::ok).collect();
+        let certificates: Vec<_> = read
+            .into_iter()
+            .filter_map(|item| if let PemItem::Certificate(c) = item { Some(c) } else { None })
+            .collect();
+        if certificates.is_empty() {
+            return Err(bad("which holds no certificate".to_owned()));
+        }
+        tls = tls.root_certs(RootCerts::new_with_certs(&certificates));
+    }
+    Ok(Agent::config_builder()
+        .tls_config(tls.build())
+        .proxy(if settings.proxies { Proxy::try_from_env() } else { None })
+        .user_agent(concat!("kjit/", env!("CARGO_PKG_VERSION")))
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .timeout_connect(Some(settings.patience))
+        .timeout_recv_response(Some(settings.patience))
+        .timeout_per_read(Some(settings.patience))
+        .timeout_per_write(Some(settings.patience))
+        .build()
+        .new_agent())
+}
+
 /// Decides for which HTTP statuses another try may help.
 fn status_fault(
     status: StatusCode,
@@ -300,7 +304,7 @@ pub(crate) fn strange(url: &str, why: String) -> Error {
 }
 
 /// Scheme, host name and port of a URL.
-fn host(at: &Uri) -> String {
+pub(crate) fn host(at: &Uri) -> String {
     let name = at.authority().map_or("", |a| a.as_str().rsplit('@').next().unwrap_or_default());
     format!("{}://{name}", at.scheme_str().unwrap_or("http"))
 }
@@ -310,7 +314,7 @@ fn address(at: &Uri) -> String {
     format!("{}{}", host(at), at.path())
 }
 
-fn same_host(a: &Uri, b: &Uri) -> bool {
+pub(crate) fn same_host(a: &Uri, b: &Uri) -> bool {
     let port =
         |u: &Uri| u.port_u16().unwrap_or(if u.scheme_str() == Some("https") { 443 } else { 80 });
     let name = |u: &Uri| u.host().unwrap_or_default().to_ascii_lowercase();
@@ -318,7 +322,7 @@ fn same_host(a: &Uri, b: &Uri) -> bool {
 }
 
 /// The target of a redirect.
-fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
+pub(crate) fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
     let whole = match to {
         _ if to.starts_with("http://") || to.starts_with("https://") => to.to_owned(),
         _ if to.starts_with("//") => format!("{}:{to}", at.scheme_str().unwrap_or("https")),
@@ -333,7 +337,7 @@ fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
 }
 
 /// Percent-encodes all characters that a path component must not contain unencoded.
-fn encoded(part: &str) -> String {
+pub(crate) fn encoded(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

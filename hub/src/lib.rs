@@ -47,6 +47,7 @@ mod non_exhaustive;
 mod open_dir;
 mod rate_meter;
 mod reference;
+pub mod registry;
 mod remove;
 mod settings;
 

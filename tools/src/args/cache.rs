@@ -5,6 +5,7 @@ use super::{Json, Kv, positive};
 use crate::model::ModelName;
 use clap::{Args, Subcommand, ValueHint};
 use kjit_cache::PublicKey;
+use kjit_hub::registry::Artefact;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -98,6 +99,39 @@ pub enum Cache {
         /// Public key (64 hex digits) that must have signed the pack. May be given several times:
         /// any of them
         #[arg(long, value_name = "KEY", value_parser = public_key)]
+        signer: Vec<PublicKey>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Send entries to a registry, as a signed pack
+    ///
+    /// The registry is asked by HTTPS, or by HTTP on this machine. $KJIT_REGISTRY_USER and
+    /// $KJIT_REGISTRY_PASSWORD are its login.
+    #[command(after_help = "Example:\n  kjit cache push oci://registry.example/kernels:gfx1100 \
+                            --arch gfx1100 --sign key")]
+    Push {
+        /// Where to: oci://HOST/REPOSITORY[:TAG] (default tag: latest)
+        #[arg(value_name = "ARTEFACT")]
+        to: Artefact,
+        #[command(flatten)]
+        filter: CacheFilter,
+        /// File with the 32-byte secret key (64 hex digits) that signs the pack. Prints its public
+        /// key
+        #[arg(long, value_name = "FILE")]
+        sign: PathBuf,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Copy the entries of a signed pack in a registry into the cache, each verified
+    #[command(after_help = "Example:\n  kjit cache pull oci://registry.example/kernels:gfx1100 \
+                            --signer KEY")]
+    Pull {
+        /// Where from: oci://HOST/REPOSITORY[:TAG] (default tag: latest)
+        #[arg(value_name = "ARTEFACT")]
+        from: Artefact,
+        /// Public key (64 hex digits) that must have signed the pack. May be given several times:
+        /// any of them
+        #[arg(long, value_name = "KEY", value_parser = public_key, required = true)]
         signer: Vec<PublicKey>,
         #[command(flatten)]
         json: Json,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// `kjit doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Models to test with --run on every device here, or on the one of --device: kernels, tokens
+    /// Models to test with --run on every device here, or on the chosen one: kernels, tokens
     /// and perplexity against the CPU's, memory, speeds. Exit code 1 if anything is wrong
     #[arg(value_name = "MODEL", requires = "run", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub models: Vec<ModelName>,

@@ -27,7 +27,7 @@ fn put(cache: &Cache, arch: &str, kernel: &str, bytes: usize) {
 }
 
 /// A cache of five entries and a record.
-fn filled() -> (tempfile::TempDir, PathBuf) {
+pub fn filled() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     let cache = open(&home);
@@ -44,19 +44,19 @@ fn filled() -> (tempfile::TempDir, PathBuf) {
     (dir, home)
 }
 
-fn cache(home: &Path, args: &[&str]) -> assert_cmd::Command {
+pub fn cache(home: &Path, args: &[&str]) -> assert_cmd::Command {
     let mut command = kjit();
     command.arg("cache").args(args).arg("--cache-dir").arg(home);
     command.env_remove("KJIT_PACK_PATH");
     command
 }
 
-fn json(command: &mut assert_cmd::Command) -> Value {
+pub fn json(command: &mut assert_cmd::Command) -> Value {
     let text = stdout(command);
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-fn listed(home: &Path, filter: &[&str]) -> Vec<String> {
+pub fn listed(home: &Path, filter: &[&str]) -> Vec<String> {
     let doc = json(&mut cache(home, &[&["list", "--json"], filter].concat()));
     let mut all: Vec<String> = doc
         .as_array()

@@ -254,6 +254,8 @@ fn help_has_an_example_and_own_flags_first() {
         "cache clear",
         "cache export",
         "cache import",
+        "cache push",
+        "cache pull",
         "serve",
         "ps",
         "completions",

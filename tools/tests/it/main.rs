@@ -4,6 +4,7 @@
 mod bundle_front;
 mod cache_command;
 mod cache_hostile;
+mod cache_registry;
 mod chat;
 mod compile_service;
 mod contract;

@@ -1,3 +1,4 @@
 //! Helpers that the tests share.
 
+pub mod registry;
 pub mod server;

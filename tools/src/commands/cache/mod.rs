@@ -2,6 +2,7 @@
 
 mod filter;
 mod pack;
+mod registry;
 mod show;
 
 use crate::args::{self, CacheFilter, Shared};
@@ -22,7 +23,10 @@ pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
     let there = cache
         .check_home()
         .map_err(|why| anyhow::anyhow!("{why} (--cache-dir names another cache)"))?;
-    let looks_for_entries = !matches!(args, args::Cache::Stat { .. } | args::Cache::Import { .. });
+    let looks_for_entries = !matches!(
+        args,
+        args::Cache::Stat { .. } | args::Cache::Import { .. } | args::Cache::Pull { .. }
+    );
     if let Some(home) = cache.home().filter(|_| !there && looks_for_entries && !shared.quiet) {
         say(format_args!("note: there is no cache at {} yet", home.display()));
     }
@@ -47,6 +51,12 @@ pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
         }
         args::Cache::Import { pack, signer, json } => {
             pack::import(cache, pack, signer, json.json, &mut out)?
+        }
+        args::Cache::Push { to, filter, sign, json } => {
+            registry::push(engine, (to, shared), filter, sign, json.json, &mut out)?
+        }
+        args::Cache::Pull { from, signer, json } => {
+            registry::pull(cache, (from, shared), signer, json.json, &mut out)?
         }
     };
     out.flush()?;

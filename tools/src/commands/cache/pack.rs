@@ -7,7 +7,7 @@ use crate::input;
 use crate::interrupt::Interrupt;
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
-use kjit_cache::{Cache, EntryInfo, Export, Key, Pack, PackError, PublicKey, SecretKey};
+use kjit_cache::{Cache, EntryInfo, Export, Exported, Key, Pack, PackError, PublicKey, SecretKey};
 use kjit_engine::{Engine, PACK_ARCHS, Target, tuned_arch};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -26,8 +26,47 @@ pub fn export(
     as_json: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let stop = Interrupt::watch();
     let secret = sign.map(secret_key).transpose()?;
+    let Some((done, archs)) = written(engine, filter, output, secret.as_ref())? else {
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    let signer = secret.map(|key| key.public().to_string());
+    let path = output.display().to_string();
+    if as_json {
+        let doc = json!({
+            "path": path, "entries": done.entries, "records": done.records, "bytes": done.bytes, "archs": archs, "signer": signer,
+        });
+        writeln!(out, "{doc}")?;
+    } else {
+        let tuned = if done.records > 0 {
+            format!(", {} records of tuning", done.records)
+        } else {
+            String::new()
+        };
+        write!(
+            out,
+            "{path}: {} entries{tuned}, {}, for {}",
+            done.entries,
+            bytes(done.bytes),
+            archs.join(", ")
+        )?;
+        match signer {
+            Some(signer) => writeln!(out, "; signed by {signer}")?,
+            None => writeln!(out)?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the pack of a filter. Returns the counts and the architectures, or `None` if it was
+/// interrupted.
+pub fn written(
+    engine: &Engine,
+    filter: &CacheFilter,
+    output: &Path,
+    secret: Option<&SecretKey>,
+) -> anyhow::Result<Option<(Exported, Vec<String>)>> {
+    let stop = Interrupt::watch();
     let cache = engine.cache();
     let entries = cache.list();
     let picker = CacheSelection::new(engine, filter, &entries)?;
@@ -62,41 +101,15 @@ pub fn export(
     let ids: Vec<&str> =
         archs.iter().filter_map(|arch| Some(Target::parse(arch).ok()?.id())).collect();
     let tuned = |key: &Key| tuned_arch(key).is_some_and(|arch| ids.contains(&arch.as_str()));
-    let what =
-        Export { meta, entries: &|e| picker.picks(e), records: &tuned, secret: secret.as_ref() };
+    let what = Export { meta, entries: &|e| picker.picks(e), records: &tuned, secret };
     let done = match cache.export_until(output, &what, &|| stop.came()) {
         Err(error @ PackError::Stopped { .. }) => {
             say(error);
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(None);
         }
         done => done?,
     };
-    let signer = secret.map(|key| key.public().to_string());
-    let path = output.display().to_string();
-    if as_json {
-        let doc = json!({
-            "path": path, "entries": done.entries, "records": done.records, "bytes": done.bytes, "archs": archs, "signer": signer,
-        });
-        writeln!(out, "{doc}")?;
-    } else {
-        let tuned = if done.records > 0 {
-            format!(", {} records of tuning", done.records)
-        } else {
-            String::new()
-        };
-        write!(
-            out,
-            "{path}: {} entries{tuned}, {}, for {}",
-            done.entries,
-            bytes(done.bytes),
-            archs.join(", ")
-        )?;
-        match signer {
-            Some(signer) => writeln!(out, "; signed by {signer}")?,
-            None => writeln!(out)?,
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(Some((done, archs)))
 }
 
 pub fn import(
@@ -146,7 +159,7 @@ pub fn import(
     )
 }
 
-fn secret_key(file: &Path) -> anyhow::Result<SecretKey> {
+pub fn secret_key(file: &Path) -> anyhow::Result<SecretKey> {
     use std::os::unix::fs::PermissionsExt;
     let at = || format!("cannot read the key file {}", file.display());
     let text = input::text(std::fs::read(file).with_context(at)?, &file.display().to_string())?;

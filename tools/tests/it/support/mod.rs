@@ -6,6 +6,8 @@ pub mod adapters;
 #[path = "../../../../model/gguf/tests/it/support/folder.rs"]
 pub mod folder;
 pub mod machine;
+#[path = "../../../../hub/tests/it/support/registry.rs"]
+pub mod registry;
 pub mod served;
 #[path = "../../../../hub/tests/it/support/server.rs"]
 pub mod server;
