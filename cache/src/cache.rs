@@ -14,6 +14,7 @@ use crate::key::{BuildKey, Digest, Key};
 use crate::layer::{Layer, layers_at};
 use crate::lock::{self, KeyLock, Outcome};
 use crate::memory::MemoryLayer;
+use crate::remote::Remote;
 use crate::safe_dir::{Fault, is_privileged};
 use crate::store::{DirStore, ItemPath};
 use crate::warning::{Warning, Warnings};
@@ -109,6 +110,7 @@ pub struct Cache {
     pub(crate) warnings: Warnings,
     pub(crate) tally: CounterCells,
     pub(crate) journal: Mutex<Journal>,
+    pub(crate) remote: Option<Remote>,
     flights: FlightGroup,
 }
 
@@ -137,6 +139,7 @@ impl Cache {
             journal: Mutex::default(),
             flights: FlightGroup::default(),
             read_only: AtomicBool::new(false),
+            remote: config.remote.clone().filter(|_| !privileged).map(Remote::new),
             config,
             home,
             warnings,

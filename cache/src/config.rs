@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::pack::PublicKey;
+use crate::remote::RemotePacks;
 use crate::warning::{OnWarning, Warning};
 
 /// Two gigabytes: 40,000 artefacts of 50 kB.
@@ -31,6 +32,7 @@ pub struct Config {
     pub(crate) entry_limit: u64,
     pub(crate) signers: Vec<PublicKey>,
     pub(crate) on_warning: Option<OnWarning>,
+    pub(crate) remote: Option<RemotePacks>,
 }
 
 impl Config {
@@ -48,6 +50,7 @@ impl Config {
             entry_limit: DEFAULT_ENTRY_LIMIT,
             signers: Vec::new(),
             on_warning: None,
+            remote: None,
         }
     }
 
@@ -108,6 +111,14 @@ impl Config {
     #[must_use]
     pub fn on_warning(mut self, callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         self.on_warning = Some(Arc::new(callback));
+        self
+    }
+
+    /// Asks a server for entries that no layer has. Entries that it gives are kept in the home
+    /// directory.
+    #[must_use]
+    pub fn remote(mut self, remote: RemotePacks) -> Self {
+        self.remote = Some(remote);
         self
     }
 

@@ -52,7 +52,8 @@
 //! 1. the home directory: [`Config::dir`], else `$APP_CACHE_DIR`, else the user's cache folder;
 //! 2. memory, which stores entries that could not be written to a directory;
 //! 3. read-only layers ([`Config::read_only`], `$APP_PACK_PATH`): [`Pack`] files, folders of packs
-//!    and other caches.
+//!    and other caches;
+//! 4. a server, if there is one ([`Config::remote`]). It has a signed pack for each source key.
 //!
 //! # Trust
 //!
@@ -93,6 +94,7 @@ mod lookup;
 mod memory;
 mod pack;
 mod record;
+mod remote;
 mod safe_dir;
 mod store;
 mod verify;
@@ -106,6 +108,7 @@ pub use entry::{Artefact, Entry, EntryError, FORMAT};
 pub use export::{Export, Exported, Imported};
 pub use key::{BadDigest, BuildKey, Digest, Field, FieldValue, Key, KeyBuilder};
 pub use pack::{Pack, PackError, PublicKey, SecretKey};
+pub use remote::RemotePacks;
 pub use verify::Verification;
 pub use warning::{OnWarning, Warning};
 

@@ -28,10 +28,11 @@ impl Cache {
         if distrust.times > 0 {
             return None;
         }
-        self.layers.iter().find_map(|layer| {
+        let found = self.layers.iter().find_map(|layer| {
             let entry = self.entry_in_layer(layer, key.source().digest(), build)?;
             Some(Found { entry, origin: Origin::ReadOnly(layer.path().to_owned()) })
-        })
+        });
+        found.or_else(|| self.remote_entry(key.source().digest(), &|one| one == build, &|_| true))
     }
 
     /// Like [`Cache::find`], without counting.
@@ -54,14 +55,16 @@ impl Cache {
                 return Some(Found { entry, origin: Origin::Memory });
             }
         }
-        self.layers.iter().find_map(|layer| {
+        let found = self.layers.iter().find_map(|layer| {
             let builds = self.builds_in_layer(layer, source);
             let trusted = builds.into_iter().filter(|build| !self.distrust().contains_key(build));
             let entries =
                 trusted.filter_map(|build| self.entry_in_layer(layer, source, build)).collect();
             let entry = newest(entries, accept)?;
             Some(Found { entry, origin: Origin::ReadOnly(layer.path().to_owned()) })
-        })
+        });
+        let trusted = |build: Digest| !self.distrust().contains_key(&build);
+        found.or_else(|| self.remote_entry(source, &trusted, accept))
     }
 
     fn entries_at_home(&self, home: &DirStore, source: Digest) -> Vec<Entry> {
@@ -127,7 +130,7 @@ impl Cache {
     }
 }
 
-fn newest(mut entries: Vec<Entry>, accept: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
+pub(crate) fn newest(mut entries: Vec<Entry>, accept: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
     // Entries with equal times (two machines in one millisecond) are ordered by digest, so that all
     // readers choose the same.
     entries.sort_by_key(|entry| std::cmp::Reverse((entry.created_ms(), entry.key().digest())));

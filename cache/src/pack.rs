@@ -14,9 +14,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -25,7 +25,7 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use crate::entry::{Entry, FORMAT, decode_record};
 use crate::key::{BadDigest, Digest, Key};
 use crate::safe_dir::{Fault, check_file, open_untrusted, regular_file_len};
-use crate::store::Kind;
+use crate::store::{Kind, unique_name};
 use crate::wire::{Reader, WireError, put_map};
 
 pub(crate) const MAGIC: [u8; 8] = *b"kjpack\n\0";
@@ -182,6 +182,36 @@ impl Pack {
         } else {
             regular_file_len(&file).map_err(fail)?
         };
+        Self::of_file(path, file, len, signers)
+    }
+
+    /// A pack with these bytes, for instance from a server. One of the signers must have signed it.
+    pub(crate) fn of_bytes(
+        path: &Path,
+        bytes: &[u8],
+        signers: &[PublicKey],
+    ) -> Result<Self, PackError> {
+        let io = |error| PackError::Io { path: path.to_owned(), error };
+        // A file without a name: packs are read in place.
+        let named = std::env::temp_dir().join(unique_name("kjit-remote-"));
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&named)
+            .map_err(io)?;
+        std::fs::remove_file(&named).map_err(io)?;
+        file.write_all(bytes).map_err(io)?;
+        Self::of_file(path, file, bytes.len() as u64, signers)
+    }
+
+    fn of_file(
+        path: &Path,
+        file: File,
+        len: u64,
+        signers: &[PublicKey],
+    ) -> Result<Self, PackError> {
         let mut header = [0; HEADER_LEN];
         let io = |error| PackError::Io { path: path.to_owned(), error };
         let malformed = |reason: String| PackError::Malformed { path: path.to_owned(), reason };

@@ -89,6 +89,14 @@ pub enum Warning {
         /// The reason.
         reason: String,
     },
+    /// A server of packs is not asked any more.
+    #[error("{address} is not asked for entries any more: {reason}")]
+    RemoteLeft {
+        /// The address of the server.
+        address: String,
+        /// The reason.
+        reason: String,
+    },
 }
 
 /// A callback for new warnings.

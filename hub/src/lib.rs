@@ -48,6 +48,7 @@ mod open_dir;
 mod rate_meter;
 mod reference;
 pub mod registry;
+pub mod remote;
 mod remove;
 mod settings;
 

@@ -2,7 +2,12 @@
 
 use crate::args::Shared;
 use crate::report::say;
+use kjit_cache::RemotePacks;
 use kjit_engine::{Config, Engine};
+use kjit_hub::Settings;
+use kjit_hub::remote::RemoteFiles;
+use std::fmt::Display;
+use std::sync::Once;
 use std::time::Duration;
 
 /// The cache of these flags. Its warnings go to stderr; the command continues and is slower.
@@ -14,10 +19,42 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
     if shared.no_cache {
         cache = cache.memory_only();
     }
+    if let Some(remote) = remote(shared) {
+        cache = cache.remote(remote);
+    }
     if !shared.quiet {
         cache = cache.on_warning(|w| say(format_args!("warning: {w}")));
     }
     cache
+}
+
+/// The longest time of a request to a server of kernels, and of all requests together: so long may
+/// a server hold a start up.
+const REMOTE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
+
+/// The server of `--cache-remote`.
+fn remote(shared: &Shared) -> Option<RemotePacks> {
+    static TOLD: Once = Once::new();
+    let address = shared.cache_remote.as_ref()?;
+    let leave = |why: &dyn Display| {
+        if !shared.quiet {
+            TOLD.call_once(|| say(format_args!("warning: {address} is not asked: {why}")));
+        }
+        None
+    };
+    if shared.cache_signer.is_empty() {
+        return leave(&"name the key that signs its kernels (--cache-signer KEY)");
+    }
+    let [patience, budget] = REMOTE;
+    let files = Settings::from_env().and_then(|s| RemoteFiles::new(&s, address, patience));
+    match files {
+        Err(why) => leave(&why),
+        Ok(files) => {
+            let fetch = move |name: &str| files.get(name);
+            let signers = shared.cache_signer.clone();
+            Some(RemotePacks::new(address.to_string(), signers, budget, fetch))
+        }
+    }
 }
 
 /// Options of the engine. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) limit a compile,

@@ -9,3 +9,4 @@ mod fuzz_seeds;
 mod model;
 mod packs;
 mod properties;
+mod remote;

@@ -83,6 +83,10 @@ pub enum Cache {
         /// Pack to write; replaces an existing one
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
+        /// A pack for each kernel, named by its key, in the folder of -o: the files of a server for
+        /// --cache-remote
+        #[arg(long, requires = "sign")]
+        each: bool,
         /// File with the 32-byte secret key (64 hex digits) that signs the pack. Prints its public
         /// key
         #[arg(long, value_name = "FILE")]
@@ -174,7 +178,7 @@ pub struct CacheFilter {
     pub larger: Option<Size>,
 }
 
-fn public_key(text: &str) -> Result<PublicKey, String> {
+pub fn public_key(text: &str) -> Result<PublicKey, String> {
     text.parse().map_err(|_| "a public key is 64 lower-case hexadecimal digits".to_owned())
 }
 

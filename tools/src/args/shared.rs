@@ -1,7 +1,10 @@
 //! Arguments of every command.
 
+use super::cache::public_key;
 use super::values::Size;
 use clap::Args;
+use kjit_cache::PublicKey;
+use kjit_hub::remote::Address;
 use kjit_model::DeviceChoice;
 use std::path::PathBuf;
 
@@ -23,6 +26,14 @@ pub struct Shared {
     /// Compiled kernels in memory only; the cache folder is not used
     #[arg(long, global = true, conflicts_with = "cache_dir")]
     pub no_cache: bool,
+    /// Server of compiled kernels: its address (https://HOST/FOLDER). A kernel that is not in the
+    /// cache is asked for there, then compiled
+    #[arg(long, global = true, value_name = "URL")]
+    pub cache_remote: Option<Address>,
+    /// Public key (64 hex digits) that must have signed the kernels of --cache-remote. May be given
+    /// several times: any of them
+    #[arg(long, global = true, value_name = "KEY", value_parser = public_key)]
+    pub cache_signer: Vec<PublicKey>,
     /// Run-time compiler: the file of an nvrtc or hiprtc library, or of a clang. No other compiler
     /// is used then
     #[arg(long, global = true, value_name = "FILE")]

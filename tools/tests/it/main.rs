@@ -5,6 +5,7 @@ mod bundle_front;
 mod cache_command;
 mod cache_hostile;
 mod cache_registry;
+mod cache_remote;
 mod chat;
 mod compile_service;
 mod contract;

@@ -1,5 +1,6 @@
 //! `kjit cache`: shows and manages compiled kernels.
 
+mod each;
 mod filter;
 mod pack;
 mod registry;
@@ -46,7 +47,10 @@ pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
             };
             clear(engine, filter, &how, &mut out)?
         }
-        args::Cache::Export { filter, output, sign, json } => {
+        args::Cache::Export { filter, output, each: true, sign: Some(sign), json } => {
+            each::export(engine, filter, output, sign, json.json, &mut out)?
+        }
+        args::Cache::Export { filter, output, sign, json, .. } => {
             pack::export(engine, filter, output, sign.as_deref(), json.json, &mut out)?
         }
         args::Cache::Import { pack, signer, json } => {
