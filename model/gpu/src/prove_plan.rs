@@ -5,7 +5,7 @@ use super::launch;
 use super::measure::LoadedCase;
 use super::plan::Plan;
 use super::prove::{ChildResponse, run_each, serve_each};
-use super::verify::{BOUNDS, rows_of};
+use super::verify::BOUNDS;
 use kjit_engine::{Device, Engine, Error, Job, Target};
 use kjit_kernel_cases::{Case, Random, SharedData};
 use kjit_kernels::format::Format;
@@ -52,6 +52,14 @@ pub struct PlanResults {
 const SEED: u64 = 20_261_128;
 /// Rows and columns of the FP16 product's matrix, and its tokens.
 const FP16: [usize; 3] = [256, 256, 64];
+
+/// The most tokens of a case: few rows are enough.
+const TOKENS: usize = 3;
+
+/// Tokens of a case of a kernel.
+pub(super) fn rows_of(spec: &Spec) -> usize {
+    spec.timed_at(0).tokens.min(TOKENS)
+}
 
 /// A kernel to run, with the spec that its case is made from.
 struct Item {

@@ -15,6 +15,7 @@
 
 use super::measure::{LoadedCase, Sources};
 use super::plan::Job;
+use super::prove_plan::rows_of;
 use kjit_engine::Verdicts;
 use kjit_engine::{
     CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target,
@@ -23,13 +24,10 @@ use kjit_exec::SessionError;
 use kjit_kernel_cases::{Case, Random, SharedData};
 use kjit_kernels::Size;
 use kjit_kernels::kv::PAGE;
-use kjit_kernels::spec::Spec;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The most tokens of a verification: few rows are enough.
-const TOKENS: usize = 3;
 /// The seed of the input numbers.
 const SEED: u64 = 0x6b6a_6974;
 /// Tolerances are those of the kernels' cases times this factor. Verification looks for
@@ -453,11 +451,6 @@ impl Drop for VerifyTimer<'_> {
             self.0.free.notify_all();
         }
     }
-}
-
-/// Tokens of a verification of a kernel.
-pub(super) fn rows_of(spec: &Spec) -> usize {
-    spec.timed_at(0).tokens.min(TOKENS)
 }
 
 /// A kernel's identity in the cache: always the same text.

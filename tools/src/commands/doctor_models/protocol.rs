@@ -1,5 +1,5 @@
-//! Requests and answers between `kjit doctor --run MODEL` and its child process, which has the model
-//! open on one device.
+//! Requests and answers between `kjit doctor --run MODEL` and its child process, which has the
+//! model open on one device.
 
 use serde::{Deserialize, Serialize};
 
