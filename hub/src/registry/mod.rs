@@ -351,7 +351,8 @@ impl Registry {
         let body = answer.body_mut().with_config().limit(MANIFEST_LIMIT).read_to_vec();
         let body = body.map_err(|e| unreachable(&at, &e))?;
         let said: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let token = said["token"].as_str().or_else(|| said["access_token"].as_str());
+        let text = |name: &str| said.get(name).and_then(Value::as_str);
+        let token = text("token").or_else(|| text("access_token"));
         match token.filter(|t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_graphic())) {
             Some(token) => Ok(format!("Bearer {token}")),
             None => Err(self.strange(format!("its token service {} gives none", host(&at)))),
@@ -374,7 +375,7 @@ impl Registry {
                 let body = answer.body_mut().with_config().limit(MANIFEST_LIMIT).read_to_string();
                 let said: Value =
                     serde_json::from_str(&body.unwrap_or_default()).unwrap_or_default();
-                let said = said["errors"][0]["message"].as_str().map(shown);
+                let said = said.pointer("/errors/0/message").and_then(Value::as_str).map(shown);
                 let said = said.map_or(String::new(), |said| format!(": {said}"));
                 Err(RegistryError::Status { host, what, status, said })
             }

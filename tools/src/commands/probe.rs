@@ -181,10 +181,10 @@ fn kernels(engine: &Engine, device: &Device, args: &args::Probe) -> Kernels {
         Ok(program) => program,
         Err(e) => return Kernels::Failed(format!("this program cannot be found: {e}")),
     };
-    let label = device.label().to_owned();
+    // The same arguments choose the same device; a second --device would be wrong usage.
     let spawn = || {
         let mut child = Command::new(&program);
-        child.args(std::env::args_os().skip(1)).args(["--run-for-parent", "--device", &label]);
+        child.args(std::env::args_os().skip(1)).arg("--run-for-parent");
         child
     };
     let filter = args.filter.as_deref().unwrap_or_default();

@@ -11,9 +11,10 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn probe(format: &[&str]) -> assert_cmd::Command {
     let mut c = kjit();
-    c.env("USER", "annabel").args(["--device", "rocm:0", "--cache-dir"]);
+    c.env("USER", "annabel").arg("--cache-dir");
     c.arg(Path::new(TEMPORARY).join("hipsim/command"));
-    c.args(["probe", "--quick", "--filter", "norm_rows"]).args(format);
+    // The device's flag behind the command, as people type it.
+    c.args(["probe", "--device", "rocm:0", "--quick", "--filter", "norm_rows"]).args(format);
     c
 }
 
