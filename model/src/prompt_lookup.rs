@@ -4,6 +4,7 @@
 //! Only tokens that the sampler would have chosen are kept, so the text is the same up to
 //! near-ties.
 
+use crate::exec::FIRST_IMAGE_ID;
 use crate::session::{DecodeControl, SequenceId, Session, SessionError, StepOutput, Want, Work};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -55,6 +56,9 @@ impl Lookup {
                 draft.extend(next);
             }
         }
+        // No model chooses a row of an image.
+        let image = draft.iter().position(|id| *id >= FIRST_IMAGE_ID);
+        draft.truncate(image.unwrap_or(draft.len()));
         draft
     }
 }

@@ -31,6 +31,7 @@ mod attention;
 mod bandwidth;
 mod byte_tiles;
 mod cpu;
+mod dense;
 mod dot;
 mod elementwise;
 mod format_type;
@@ -64,6 +65,7 @@ mod weights;
 
 pub use bandwidth::read_bandwidth;
 pub use cpu::{Cpu, peak_memory};
+pub use dense::{Dense, DenseMatrix};
 pub use kjit_exec::default_threads;
 pub use rates::{ProductRate, StepRate};
 pub use simd::Isa;

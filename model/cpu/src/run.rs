@@ -8,7 +8,9 @@ use super::simd::Isa;
 use super::state::State;
 use super::weights::Weights;
 use crate::pool::SERIAL;
+use kjit_exec::ImageRows;
 use kjit_graph::{Graph, RopeId, ValueId};
+use std::sync::Arc;
 
 /// Consecutive tokens of one sequence.
 pub struct StepTokens<'a> {
@@ -33,6 +35,8 @@ pub struct Run<'a> {
     pub reproducible: bool,
     /// The rows from the previous stage.
     pub given: &'a [f32],
+    /// The images that have rows here, by the ids among `tokens`.
+    pub images: &'a [Arc<ImageRows>],
     /// The tokens of the rows.
     pub tokens: &'a [u32],
     /// Number of rows of all pieces.

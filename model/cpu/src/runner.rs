@@ -15,8 +15,9 @@ use super::squares::{InputSquares, Observed};
 use super::state::State;
 use super::weights::Weights;
 use kjit_exec::{
-    HiddenStates, HiddenStatesSink, HostOps, KvType, MaskCallback, OpenOptions, PageCount, Runner,
-    SessionError, StepOutput, Task, TokenSpan as Tokens, Want, choose, embeds, follow,
+    FIRST_IMAGE_ID, HiddenStates, HiddenStatesSink, HostOps, ImageRows, ImageTable, KvType,
+    MaskCallback, OpenOptions, PageCount, Runner, SessionError, StepOutput, Task,
+    TokenSpan as Tokens, Want, choose, embeds, follow,
 };
 use kjit_gguf::Gguf;
 use kjit_graph::{Graph, Op, Rope, StateKind, ValueId};
@@ -50,6 +51,9 @@ pub struct HostRunner {
     /// The previous stage, on another device, and its rows for the current pass.
     before: Option<Box<dyn Runner>>,
     given: Vec<f32>,
+    /// The rows of images, and the images of the current pass.
+    images: Option<Arc<ImageTable>>,
+    shown: Vec<Arc<ImageRows>>,
 }
 
 /// Recorded rows of a tapped value.
@@ -190,6 +194,8 @@ impl HostRunner {
             observed: None,
             before: None,
             given: vec![],
+            images: None,
+            shown: vec![],
             graph,
         })
     }
@@ -444,6 +450,7 @@ impl HostRunner {
                 rounded: (!self.precise).then_some(&mut self.rounded),
                 reproducible: self.reproducible,
                 given: &[],
+                images: &[],
                 tokens,
                 rows,
                 pieces: vec![StepTokens { state, first, rows }],
@@ -609,9 +616,46 @@ impl HostRunner {
         })
     }
 
+    /// Finds the images that have rows in a pass.
+    fn show(&mut self, pass: &StepPass) -> Result<(), SessionError> {
+        self.shown.clear();
+        let (Some(table), true) = (&self.images, self.before.is_none()) else { return Ok(()) };
+        for &id in pass.tokens.iter().filter(|id| **id >= FIRST_IMAGE_ID) {
+            if self.shown.last().is_none_or(|image| image.row(id).is_none()) {
+                let n_vocab = self.graph.n_vocab();
+                self.shown.push(table.find(id).ok_or(SessionError::Token { id, n_vocab })?);
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`Runner::set_images`].
+    fn set_images(&mut self, table: &Arc<ImageTable>) -> Result<(), SessionError> {
+        if let Some(before) = &mut self.before {
+            return before.set_images(table);
+        }
+        let width = self.graph.image_width().ok_or_else(|| {
+            let arch = &self.graph.arch;
+            SessionError::Images(format!(
+                "architecture '{arch}' reads tokens in several places: rows of images cannot \
+                 replace them"
+            ))
+        })?;
+        if width != table.width() {
+            return Err(SessionError::Images(format!(
+                "the projector makes rows of {}, but the model's hidden states have {width} \
+                 elements: give the --mmproj file that belongs to this model",
+                table.width()
+            )));
+        }
+        self.images = Some(Arc::clone(table));
+        Ok(())
+    }
+
     /// Runs the graph for one pass. The requested logits are then in their buffer.
     fn pass(&mut self, pass: &StepPass) -> Result<(), SessionError> {
         self.reserve(pass)?;
+        self.show(pass)?;
         self.given(pass)?;
         for s in 0..self.plan.steps.len() {
             self.run_step(s, pass);
@@ -701,6 +745,7 @@ impl HostRunner {
             rounded: (!self.precise).then_some(&mut self.rounded),
             reproducible: self.reproducible,
             given: &self.given,
+            images: &self.shown,
             tokens: &tokens,
             rows,
             pieces: pass.parts.iter().filter_map(piece).collect(),
@@ -828,6 +873,10 @@ impl Runner for HostRunner {
 
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         HostRunner::embed(self, tokens)
+    }
+
+    fn set_images(&mut self, table: &Arc<ImageTable>) -> Result<(), SessionError> {
+        HostRunner::set_images(self, table)
     }
 
     fn grows(&self) -> bool {

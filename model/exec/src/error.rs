@@ -79,6 +79,9 @@ pub enum SessionError {
         /// Number of places.
         slots: usize,
     },
+    /// The model or its device takes no rows of images.
+    #[error("{0}")]
+    Images(String),
     /// A step names one sequence twice.
     #[error("a sequence is named twice in one step")]
     Twice,

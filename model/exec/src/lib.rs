@@ -19,6 +19,7 @@ pub mod device;
 mod embed;
 mod error;
 mod host_ops;
+mod images;
 mod options;
 mod pages;
 mod runner;
@@ -29,6 +30,7 @@ pub use device::DeviceChoice;
 pub use embed::embeds;
 pub use error::{SessionError, check_scores};
 pub use host_ops::{HostOps, OpenHostOps};
+pub use images::{FIRST_IMAGE_ID, ImageRows, ImageTable, ImageTableError};
 #[doc(hidden)]
 pub use kjit_engine::NonExhaustive;
 pub use options::{

@@ -1,9 +1,10 @@
 //! A runner's interface to a session, and to the next stage.
 
-use super::{DecodeControl, KvPages, MaskCallback, SessionError, StepOutput, Task};
+use super::{DecodeControl, ImageTable, KvPages, MaskCallback, SessionError, StepOutput, Task};
 use kjit_engine::{DeviceBuffer, Stream};
 use kjit_graph::Graph;
 use std::any::Any;
+use std::sync::Arc;
 
 /// Consecutive tokens of one sequence.
 #[derive(Debug, Clone, Copy)]
@@ -182,6 +183,15 @@ pub trait Runner: Any + Send {
         _bytes: &[u8],
     ) -> Result<bool, SessionError> {
         Ok(false)
+    }
+
+    /// Takes rows of images in place of embeddings of tokens, by their ids in this table.
+    ///
+    /// # Errors
+    /// [`SessionError::Images`] if the device or the model has no place for them.
+    fn set_images(&mut self, _table: &Arc<ImageTable>) -> Result<(), SessionError> {
+        let why = "images are computed on the CPU only: give --device cpu";
+        Err(SessionError::Images(why.to_owned()))
     }
 
     /// Adds a warning to the device's warnings.

@@ -117,6 +117,18 @@ impl Graph {
         }
     }
 
+    /// Elements of a row that may replace the embedding of a token. `None` if the model reads
+    /// tokens in more than one place, or if they attend to later ones.
+    pub fn image_width(&self) -> Option<usize> {
+        let mut reads = self.ops.iter().filter_map(|op| match op {
+            Op::Embed(e) if e.by == op::By::Token => Some(self.value(e.out)),
+            _ => None,
+        });
+        let value = reads.next()?;
+        let alone = reads.next().is_none() && self.pooling.is_none() && !self.is_bidirectional();
+        alone.then_some(value.slots * value.width)
+    }
+
     /// The factor of each adapter for sequences that choose none.
     pub fn adapter_factors(&self) -> Vec<f32> {
         self.adapters.iter().map(|a| a.unit * a.scale).collect()

@@ -1,6 +1,7 @@
 //! Requests to a [`super::Scheduler`] and its events.
 
 use crate::NonExhaustive;
+use crate::exec::ImageRows;
 use crate::sample::{SampleOptions, TokenMask};
 use crate::session::ScaledAdapter;
 use sha2::{Digest, Sha256};
@@ -119,6 +120,8 @@ pub struct Request {
     /// there are places. Cached prefixes are shared only among requests of equal adapters and
     /// scales.
     pub loaded_adapters: Vec<ScaledAdapter>,
+    /// The images whose rows are among `tokens`. They are kept until the answer ends.
+    pub images: Vec<Arc<ImageRows>>,
     /// Receives the events.
     pub sink: EventSink,
     #[doc(hidden)]
@@ -140,6 +143,7 @@ impl Request {
             owner: Owner::default(),
             adapters: None,
             loaded_adapters: vec![],
+            images: vec![],
             sink,
             _more: NonExhaustive::default(),
         }

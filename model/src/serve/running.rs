@@ -2,6 +2,7 @@
 
 use super::constrained::Constrained;
 use super::request::{Event, EventSink, Failure, Logprobs, Owner, Reason, Request, Stop, Usage};
+use crate::exec::ImageRows;
 use crate::prompt_lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::{ScaledAdapter, SequenceId};
@@ -30,6 +31,8 @@ pub(super) struct ActiveRequest {
     pub owner: Owner,
     pub adapters: Option<Vec<f32>>,
     pub loaded_adapters: Vec<ScaledAdapter>,
+    /// Keeps the rows of the prompt while the request may be computed again.
+    _images: Vec<Arc<ImageRows>>,
     pub usage: Usage,
     pub submitted: Instant,
     /// Time of the last token.
@@ -79,6 +82,7 @@ impl ActiveRequest {
             },
             adapters: request.adapters,
             loaded_adapters: request.loaded_adapters,
+            _images: request.images,
             usage: Usage { prompt_tokens: prompt, ..Usage::default() },
             submitted: Instant::now(),
             last_token: None,

@@ -8,6 +8,7 @@
 //! The scheduler's thread copies pages from the device. Another thread writes them.
 
 use super::request::Owner;
+use crate::exec::FIRST_IMAGE_ID;
 use crate::gpu::PageCount;
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Digest, Key};
 use sha2::{Digest as _, Sha256};
@@ -181,6 +182,12 @@ impl Drop for SavedPages {
     }
 }
 
+/// The tokens before the first image. The ids of images belong to this process: after a restart
+/// another image has the same id.
+fn before_images(tokens: &[u32]) -> &[u32] {
+    tokens.split(|&id| id >= FIRST_IMAGE_ID).next().unwrap_or_default()
+}
+
 impl super::worker::Worker {
     /// Saves the pages of a sequence that are not saved yet. A page that cannot be read is not
     /// saved.
@@ -189,7 +196,7 @@ impl super::worker::Worker {
         let Some(format) = session.page_format() else { return };
         let mut place = saved.start(owner, &format);
         let mut largest = 0;
-        for (at, page) in tokens.chunks_exact(PageCount::POSITIONS).enumerate() {
+        for (at, page) in before_images(tokens).chunks_exact(PageCount::POSITIONS).enumerate() {
             place = place.after(page);
             if saved.knows(place) {
                 continue;
@@ -221,6 +228,7 @@ impl super::worker::Worker {
         };
         let first = fed / PAGE;
         let asked = tokens.get(..tokens.len().saturating_sub(1)).unwrap_or_default();
+        let asked = before_images(asked);
         let pages: Vec<&[u32]> = asked.chunks_exact(PAGE).collect();
         let Some((before, rest)) =
             pages.split_at_checked(first).filter(|(_, rest)| !rest.is_empty())

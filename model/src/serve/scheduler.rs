@@ -7,6 +7,7 @@ use super::shared::{Embed, Facts, Inner, SchedulerOptions, Shared};
 use super::status::{State, Status};
 use super::waiting::Waiting;
 use super::worker::{Worker, facts};
+use crate::exec::ImageRows;
 use crate::gpu::PageCount;
 use crate::session::Session;
 use std::collections::VecDeque;
@@ -88,7 +89,7 @@ impl Scheduler {
         if facts.encoder {
             return Err(Refused::Encoder { arch: facts.arch.clone() });
         }
-        check(facts, &request.tokens)?;
+        check(facts, &request.tokens, &request.images)?;
         if let Some(asked) = request.logprobs.filter(|n| *n > MOST_LOGPROBS) {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
@@ -139,7 +140,7 @@ impl Scheduler {
         if !facts.encoder {
             return Err(Refused::NoEncoder { arch: facts.arch.clone() });
         }
-        check(facts, &tokens)?;
+        check(facts, &tokens, &[])?;
         room(&mut inner, 0)?;
         inner.embeds.push_back(Embed { tokens, sink: Box::new(sink) });
         inner.status.taken += 1;
@@ -190,8 +191,8 @@ fn room_of(session: &Session, facts: &Facts) -> usize {
     session.pages().map_or(in_slots, |pages| pages.total * PageCount::POSITIONS)
 }
 
-/// Checks a text against the context and the vocabulary.
-fn check(facts: &Facts, tokens: &[u32]) -> Result<(), Refused> {
+/// Checks a text against the context, the vocabulary and the images that are given with it.
+fn check(facts: &Facts, tokens: &[u32], images: &[Arc<ImageRows>]) -> Result<(), Refused> {
     let (n_vocab, context) = (facts.n_vocab, facts.context);
     if tokens.is_empty() {
         return Err(Refused::NoTokens);
@@ -199,7 +200,8 @@ fn check(facts: &Facts, tokens: &[u32]) -> Result<(), Refused> {
     if tokens.len() > context {
         return Err(Refused::Context { tokens: tokens.len(), context });
     }
-    match tokens.iter().find(|&&id| id as usize >= n_vocab) {
+    let shown = |id: u32| images.iter().any(|image| image.ids().contains(&id));
+    match tokens.iter().find(|&&id| id as usize >= n_vocab && !shown(id)) {
         Some(&id) => Err(Refused::Token { id, n_vocab }),
         None => Ok(()),
     }

@@ -6,8 +6,8 @@
 //! upload. Most callers use the loop [`Session::decode`]: a GPU chooses each token and runs ahead
 //! of the host.
 
-mod ahead;
 pub(crate) mod adapters;
+mod ahead;
 mod open;
 mod pages;
 
@@ -18,13 +18,14 @@ pub use crate::exec::{
 
 pub use adapters::{LoadedAdapter, ScaledAdapter};
 
-use crate::exec::{MaskCallback, Runner, Task};
+use crate::exec::{ImageTable, MaskCallback, Runner, Task};
 use crate::gpu::GpuRunner;
 use crate::graph::Graph;
 use crate::host::HostRunner;
 use crate::sample::{SampleOptions, Sampler, SamplerCheckpoint, TokenMask};
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The serial number of the next sequence. It is global, so that one session rejects another's ids.
@@ -94,6 +95,8 @@ pub struct Session {
     launched: VecDeque<Vec<SequenceId>>,
     /// Places for adapters that are loaded later.
     places: adapters::Places,
+    /// Rows of images that may stand in prompts.
+    images: Option<Arc<ImageTable>>,
 }
 
 impl Session {
@@ -201,6 +204,16 @@ impl Session {
     /// Whether [`Session::decode`] runs ahead of the host: the device chooses each token.
     pub(crate) fn runs_ahead(&self) -> bool {
         self.runner.runs_ahead()
+    }
+
+    /// Allows ids of rows of this table in tokens. The rows replace the embeddings of tokens.
+    ///
+    /// # Errors
+    /// [`SessionError::Images`] if the device or the model has no place for them.
+    pub fn set_images(&mut self, table: &Arc<ImageTable>) -> Result<(), SessionError> {
+        self.runner.set_images(table)?;
+        self.images = Some(Arc::clone(table));
+        Ok(())
     }
 
     /// Adds an empty sequence that is sampled with `options`.
@@ -345,7 +358,8 @@ impl Session {
     /// [`SessionError::NoTokens`].
     pub fn check(&self, work: &Work<'_>) -> Result<(), SessionError> {
         let (len, n_vocab) = (self.sequence(work.sequence)?.len, self.n_vocab);
-        if let Some(&id) = work.tokens.iter().find(|&&id| id as usize >= n_vocab) {
+        let shown = |id: u32| self.images.as_ref().is_some_and(|all| all.find(id).is_some());
+        if let Some(&id) = work.tokens.iter().find(|&&id| id as usize >= n_vocab && !shown(id)) {
             return Err(SessionError::Token { id, n_vocab });
         }
         let tokens = len.saturating_add(work.tokens.len());

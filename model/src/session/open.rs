@@ -275,6 +275,7 @@ impl Session {
             end_ids: vec![],
             lost: None,
             launched: VecDeque::new(),
+            images: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads rows of a table by token or by position.
+//! Reads rows of a table by token or by position. Rows of images replace those of tokens.
 
 use super::compute::Compute;
 use crate::Run;
@@ -7,18 +7,23 @@ use kjit_graph::op::{By, Embed};
 impl Compute for Embed {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let w = host.weights.matrix(host.graph, self.table, 0);
-        let one = |row: usize, out: &mut [f32]| {
+        let images = if self.by == By::Token { host.images } else { &[] };
+        let one = |row: u32, out: &mut [f32]| {
+            // A model scales the embeddings of tokens, not those of images.
+            if let Some(image) = images.iter().find_map(|image| image.row(row)) {
+                return out.copy_from_slice(image);
+            }
             // The lengths agree because the graph's checks make a row whole blocks. `feed` checked
             // tokens and positions.
-            let decoded = w.format.decode(w.part(row, 0, w.cols), out);
+            let decoded = w.format.decode(w.part(row as usize, 0, w.cols), out);
             debug_assert!(decoded.is_ok());
             if self.scale != 1.0 {
                 out.iter_mut().for_each(|x| *x *= self.scale);
             }
         };
-        let which: Vec<usize> = match self.by {
-            By::Token => host.tokens.iter().map(|&token| token as usize).collect(),
-            By::Position => host.positions().collect(),
+        let which: Vec<u32> = match self.by {
+            By::Token => host.tokens.to_vec(),
+            By::Position => host.positions().map(|at| at as u32).collect(),
         };
         let out = &mut outs[0][..which.len() * w.cols];
         host.by_rows(out, &|at, out| {

@@ -30,6 +30,7 @@ impl Compute for Offload {
                 rounded: host.rounded.as_deref_mut(),
                 reproducible: host.reproducible,
                 given: &[],
+                images: host.images,
                 tokens: host.tokens,
                 rows,
                 pieces: vec![],

@@ -1,0 +1,33 @@
+//! What stands in the prompt for a picture.
+
+/// A piece of a prompt in place of a picture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Text with control tokens.
+    Text(String),
+    /// The next rows of the encoder, this many.
+    Rows(usize),
+}
+
+const AROUND: &str = "<fake_token_around_image>";
+
+/// Idefics 3 and SmolVLM: the tiles line by line, then the whole picture. Without tiles
+/// (`lines` 0) the whole picture alone.
+pub(crate) fn idefics3(lines: usize, columns: usize, rows: usize) -> Vec<Piece> {
+    let mut pieces = vec![];
+    let mut text = String::new();
+    for line in 1..=lines {
+        for column in 1..=columns {
+            text += &format!("{AROUND}<row_{line}_col_{column}>");
+            pieces.push(Piece::Text(std::mem::take(&mut text)));
+            pieces.push(Piece::Rows(rows));
+        }
+        text.push('\n');
+    }
+    if lines > 0 {
+        text.push('\n');
+    }
+    text += &format!("{AROUND}<global-img>");
+    pieces.extend([Piece::Text(text), Piece::Rows(rows), Piece::Text(AROUND.to_owned())]);
+    pieces
+}

@@ -1,0 +1,90 @@
+//! Makes the pixels that an encoder reads, as the image processors of transformers do.
+
+use crate::settings::{Projector, Settings};
+use crate::{Filter, Picture, Piece, layout, resize};
+
+/// No side is larger, whatever the file says: transformers' own limit.
+const MOST_SIDE: usize = 4096;
+
+/// A picture that is ready for its encoder.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    pub(crate) tiles: Vec<Picture>,
+    layout: Vec<Piece>,
+}
+
+impl Prepared {
+    /// What stands in the prompt.
+    pub fn layout(&self) -> &[Piece] {
+        &self.layout
+    }
+
+    /// The pixels of each tile, before they are scaled. All tiles have the encoder's size.
+    pub fn tiles(&self) -> &[Picture] {
+        &self.tiles
+    }
+
+    pub(crate) fn new(picture: &Picture, settings: &Settings) -> Prepared {
+        match settings.projector {
+            Projector::Mlp => {
+                let tiles = vec![clip(picture, settings.image)];
+                Prepared { tiles, layout: vec![Piece::Rows(settings.rows())] }
+            }
+            Projector::Idefics3 => {
+                let (tiles, lines, columns) = idefics3(picture, settings.longest, settings.image);
+                Prepared { tiles, layout: layout::idefics3(lines, columns, settings.rows()) }
+            }
+        }
+    }
+}
+
+/// CLIPImageProcessor: the shorter side becomes `size`, then the middle is cut out.
+fn clip(picture: &Picture, size: usize) -> Picture {
+    let (w, h) = (picture.width, picture.height);
+    // A strip of which only the middle counts is cut first, so that memory stays bounded. The
+    // filter reaches three pixels beyond it at most.
+    let long = |long: usize, short: usize| (size as f64 * long as f64 / short as f64) as usize;
+    let (width, height) = if w <= h { (size, long(h, w)) } else { (long(w, h), size) };
+    let whole = resize(picture, width, height, Filter::Bicubic);
+    whole.part((width - size) / 2, (height - size) / 2, size, size)
+}
+
+/// Idefics3ImageProcessor with `do_image_splitting`: tiles line by line, then the whole picture;
+/// the number of lines and columns of tiles, 0 if there are none.
+fn idefics3(picture: &Picture, longest: usize, size: usize) -> (Vec<Picture>, usize, usize) {
+    let (width, height) = longest_side(picture.width, picture.height, longest);
+    let scaled = resize(picture, width, height, Filter::Lanczos);
+    // Sides become multiples of a tile's.
+    let ratio = width as f64 / height as f64;
+    let up = |side: usize| side.div_ceil(size).max(1) * size;
+    let (width, height) = if width >= height {
+        let width = up(width);
+        (width, up((width as f64 / ratio) as usize))
+    } else {
+        let height = up(height);
+        (up((height as f64 * ratio) as usize), height)
+    };
+    let scaled = resize(&scaled, width, height, Filter::Lanczos);
+    if width <= size && height <= size {
+        return (vec![scaled], 0, 0);
+    }
+    let (lines, columns) = (height / size, width / size);
+    let mut tiles = vec![];
+    for line in 0..lines {
+        for column in 0..columns {
+            tiles.push(scaled.part(column * size, line * size, size, size));
+        }
+    }
+    tiles.push(resize(&scaled, size, size, Filter::Lanczos));
+    (tiles, lines, columns)
+}
+
+/// Sides for a longer side of `longest`; the other one is made even, as in transformers.
+fn longest_side(width: usize, height: usize, longest: usize) -> (usize, usize) {
+    let ratio = width as f64 / height as f64;
+    let even = |side: f64| (side as usize).next_multiple_of(2).clamp(1, MOST_SIDE);
+    match width >= height {
+        true => (longest, even(longest as f64 / ratio).max(1)),
+        false => (even(longest as f64 * ratio).max(1), longest),
+    }
+}
