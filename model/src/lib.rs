@@ -55,6 +55,7 @@
 pub mod constrain;
 pub mod conversation;
 pub mod generate;
+pub mod images;
 pub mod model;
 pub mod perplexity;
 pub mod placement;

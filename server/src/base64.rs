@@ -19,6 +19,31 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
+/// Decodes Base64. Padding may be missing, and white space is skipped, as clients send it. `None` if
+/// there is another letter, bits are left over, or there is nothing.
+pub fn decode(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches(|c: char| c.is_ascii_whitespace() || c == '=');
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut held) = (0u32, 0);
+    for letter in text.bytes().filter(|b| !b.is_ascii_whitespace()) {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        (bits, held) = (bits << 6 | u32::from(value), held + 6);
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+            bits &= (1 << held) - 1;
+        }
+    }
+    (held < 6 && bits == 0 && !bytes.is_empty()).then_some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -27,6 +52,11 @@ mod tests {
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {
             assert_eq!(super::encode(bytes.as_bytes()), text);
+            assert_eq!(super::decode(text).unwrap_or_default(), bytes.as_bytes());
         }
+        for wrong in ["", "=", "Z", "Zg=a", "Zm9v!", "Zh==", "é"] {
+            assert_eq!(super::decode(wrong), None, "{wrong}");
+        }
+        assert_eq!(super::decode("Zm\n9v YmE"), Some(b"fooba".to_vec()));
     }
 }

@@ -3,6 +3,7 @@
 use crate::constrain::OutputConstraints;
 use crate::fields::Fields;
 use crate::generation::OutputParsing;
+use crate::images::{ImageRefusal, MOST_IMAGES, MessageImage};
 use crate::loaded::Loaded;
 use crate::prompt::Prompt;
 use crate::refusal::Refusal;
@@ -10,6 +11,7 @@ use crate::tool::MOST_TOOLS;
 use crate::tool::{Tool, checked_name};
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
+use kjit_model::images::{ImagePrompt, ImagesError, PromptImage};
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -20,8 +22,10 @@ use std::collections::BTreeMap;
 pub struct Turn {
     /// Role.
     pub role: String,
-    /// Text.
+    /// Text, with the markers of images.
     pub content: String,
+    /// Images.
+    pub images: Vec<MessageImage>,
     /// Reasoning of an assistant's turn.
     pub reasoning: Option<String>,
     /// Tool calls of an assistant's turn.
@@ -33,6 +37,14 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// Puts the markers of the images before the text.
+    #[must_use]
+    pub fn with_images_before(mut self) -> Turn {
+        let markers: String = self.images.iter().map(|image| image.marker.as_str()).collect();
+        self.content.insert_str(0, &markers);
+        self
+    }
+
     /// Whether the model or the operator wrote the turn. Then strings like control tokens in it are
     /// control tokens.
     fn is_trusted(&self) -> bool {
@@ -141,6 +153,8 @@ impl Conversation {
                 }
             }
         }
+        let images: Vec<MessageImage> =
+            self.turns.iter_mut().flat_map(|turn| std::mem::take(&mut turn.images)).collect();
         let add = self.ending == Ending::Turn;
         let render = |turns: &[Turn], tools: Option<&str>| {
             template
@@ -167,15 +181,75 @@ impl Conversation {
             })?;
             rendered.truncate(end);
         }
-        let tokens = loaded.tokens(cancel, |tokenizer, limit| match loaded.literal_user_text {
-            true => tokenizer.encode_literal_chat_within(&rendered, limit),
-            false => tokenizer.encode_chat_within(&rendered, limit),
-        })?;
+        let literal = loaded.literal_user_text;
+        let mut encode = |text: &str, first: bool| {
+            loaded.tokens(cancel, |tokenizer, limit| match (literal, first) {
+                (true, true) => tokenizer.encode_literal_chat_within(text, limit),
+                (true, false) => tokenizer.encode_literal_chat_rest_within(text, limit),
+                (false, true) => tokenizer.encode_chat_within(text, limit),
+                (false, false) => tokenizer.encode_chat_rest_within(text, limit),
+            })
+        };
+        let ImagePrompt { ids: tokens, images } = match images.is_empty() {
+            true => ImagePrompt { ids: encode(&rendered, true)?, images: vec![] },
+            false => shown(loaded, &images, &rendered, &mut encode)?,
+        };
         if loaded.literal_user_text {
             rendered = Tokenizer::unmarked(&rendered).into_owned();
         }
-        Ok(Prompt { tokens, form, rendered, offered })
+        Ok(Prompt { tokens, images, form, rendered, offered })
     }
+}
+
+/// The prompt with the rows of its images.
+fn shown(
+    loaded: &Loaded,
+    all: &[MessageImage],
+    rendered: &str,
+    encode: &mut dyn FnMut(&str, bool) -> Result<Vec<u32>, Refusal>,
+) -> Result<ImagePrompt, Refusal> {
+    let Some(first) = all.first() else { return Ok(ImagePrompt::default()) };
+    let Some(images) = &loaded.images else {
+        return Err(first.wrong(
+            "this model reads text only: kjit serve reads images if it is started with --mmproj",
+        ));
+    };
+    if let Some(more) = all.get(MOST_IMAGES) {
+        return Err(more.wrong(format_args!("give at most {MOST_IMAGES} images")));
+    }
+    let mut whole = ImagePrompt::default();
+    // Image by image, so that an error names its field and one file is in memory at a time.
+    let mut rest = rendered;
+    let mut ordered: Vec<(usize, &MessageImage)> = vec![];
+    for image in all {
+        let times = rendered.matches(&image.marker).count();
+        match rendered.find(&image.marker).filter(|_| times == 1) {
+            Some(at) => ordered.push((at, image)),
+            None => return Err(image.wrong(ImagesError::Template(times))),
+        }
+    }
+    ordered.sort_by_key(|place| place.0);
+    for (i, (_, image)) in ordered.iter().enumerate() {
+        let next = ordered.get(i + 1).and_then(|(_, next)| rest.find(&next.marker));
+        let (now, later) = rest.split_at_checked(next.unwrap_or(rest.len())).unwrap_or((rest, ""));
+        rest = later;
+        let file = image.file(loaded.fetch.as_ref())?;
+        let one = [PromptImage { marker: &image.marker, file: &file }];
+        let begun = !whole.ids.is_empty();
+        let made = images.prompt(now, &one, &mut |text: &str, first| {
+            encode(text, first && !begun).map_err(ImageRefusal::Other)
+        });
+        let made = made.map_err(|refusal| match refusal {
+            ImageRefusal::Image(error) => image.wrong(error),
+            ImageRefusal::Other(refusal) => refusal,
+        })?;
+        whole.ids.extend(made.ids);
+        whole.images.extend(made.images);
+        if whole.ids.len() > loaded.context {
+            return Err(Refusal::longer(whole.ids.len(), loaded.context));
+        }
+    }
+    Ok(whole)
 }
 
 /// Names of the tools in the array.

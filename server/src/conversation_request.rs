@@ -90,6 +90,7 @@ pub async fn ask(
             more_ends: ask.ends.clone(),
             thought: thought.clone(),
             ids: ask.ids,
+            images: prompt.images.clone(),
             ..GenerationRequest::of(prompt.tokens.clone(), prompt.reading(&follow), caller.clone())
         };
         start(loaded, wanted, i, to.clone())?;

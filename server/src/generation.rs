@@ -11,6 +11,7 @@ use crate::refusal::Refusal;
 use crate::sampling::Ends;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
+use kjit_model::exec::ImageRows;
 use kjit_model::generate::StopReason;
 use kjit_model::serve::{
     Answer, Constraint, Event, Failure, Logprobs, Reason, Refused, Request, Stop, Usage,
@@ -55,6 +56,8 @@ pub struct GenerationRequest {
     pub ids: bool,
     /// The adapters, if the request gives them. If not, those of the model's name.
     pub adapters: Option<Adapters>,
+    /// The images of the prompt.
+    pub images: Vec<Arc<ImageRows>>,
 }
 
 impl GenerationRequest {
@@ -76,6 +79,7 @@ impl GenerationRequest {
             thought: None,
             ids: false,
             adapters: None,
+            images: vec![],
         }
     }
 }
@@ -230,6 +234,7 @@ pub fn start(
         owner: wanted.caller.owner,
         adapters,
         loaded_adapters,
+        images: wanted.images,
         ..Request::new(
             wanted.tokens,
             Box::new(move |event| {

@@ -1,5 +1,6 @@
 //! A model that was opened and has a scheduler.
 
+use crate::fetch::Fetch;
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
 use crate::samplers::Breakers;
@@ -8,8 +9,10 @@ use kjit_model::cancel::Cancel;
 use kjit_model::chat::{ChatTemplate, Form};
 use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::device::{DeviceChoice, DeviceTaken};
+use kjit_model::exec::ImageTable;
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Graph, Pooling};
+use kjit_model::images::Images;
 use kjit_model::model::OpenError;
 use kjit_model::placement::{DivideError, PlacementError};
 use kjit_model::serve::{Reopen, SavedPages, Scheduler, SchedulerOptions, State};
@@ -66,6 +69,10 @@ pub struct Loaded {
     pub lookup: bool,
     /// Names and options of the model.
     pub served: Served,
+    /// The encoder of images, if there is one.
+    pub images: Option<Images>,
+    /// Fetches images, if the server may.
+    pub fetch: Option<Fetch>,
     engine: Option<Engine>,
     n_vocab: usize,
     /// Created for the first constrained answer.
@@ -145,6 +152,14 @@ impl Loaded {
             (model.device().clone(), model.engine().cloned(), model.kv_bytes());
         let Model { tokenizer, mut session, .. } = model;
         let saved_pages = saved_pages(options, served, &session)?;
+        let images = match &served.mmproj {
+            Some(file) => Some(
+                Images::open(file, &mut session, served.open.threads)
+                    .map_err(|error| format!("--mmproj: {error}"))?,
+            ),
+            None => None,
+        };
+        let table = images.as_ref().map(|images| Arc::clone(images.table()));
         let held_tokens = seated(&mut session, served);
         let kv =
             served.shared_memory.filter(|_| held_tokens.is_some()).map_or(kv, |(bytes, _)| bytes);
@@ -153,7 +168,7 @@ impl Loaded {
             token_budget: options.token_budget,
             latency_target: options.latency_target,
             held_tokens,
-            reopen: Some(again(options, served, &device.label, others)),
+            reopen: Some(again(options, served, &device.label, others, table)),
             saved_pages,
             ..SchedulerOptions::default()
         };
@@ -164,6 +179,8 @@ impl Loaded {
         Ok(Loaded {
             lookup,
             served: served.clone(),
+            images,
+            fetch: options.allow_fetch.then(Fetch::new),
             scheduler,
             tokenizer,
             template,
@@ -342,7 +359,8 @@ impl Loaded {
                         "vectors: the model is opened once more on {}",
                         self.device.label
                     ));
-                    let reopen = Some(again(options, &served, &self.device.label, &self.others));
+                    let reopen =
+                        Some(again(options, &served, &self.device.label, &self.others, None));
                     let scheduler =
                         Scheduler::start(model.session, SchedulerOptions { reopen, ..scheduling });
                     let scheduler = scheduler.map_err(no_thread)?;
@@ -609,7 +627,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 const TRIES: usize = 50;
 
 /// Opens the session again after a device fault, with the same options.
-fn again(options: &Options, served: &Served, device: &str, others: &Arc<LoadedModels>) -> Reopen {
+fn again(
+    options: &Options,
+    served: &Served,
+    device: &str,
+    others: &Arc<LoadedModels>,
+    images: Option<Arc<ImageTable>>,
+) -> Reopen {
     let (served, config, say) = (served.clone(), options.engine.clone(), options.say);
     let (others, device, several) =
         (Arc::clone(others), device.to_owned(), options.models.len() > 1);
@@ -635,6 +659,9 @@ fn again(options: &Options, served: &Served, device: &str, others: &Arc<LoadedMo
         say(&format!("{which} was reopened: {}", model.device()));
         let mut session = model.session;
         seated(&mut session, &served);
+        if let Some(images) = &images {
+            session.set_images(images).map_err(|error| error.to_string())?;
+        }
         Ok(session)
     })
 }

@@ -29,6 +29,8 @@ pub struct Served {
     /// Memory for keys and values that all sequences share, and the maximum number of sequences.
     /// Used on the CPU, where sequences take memory as they grow.
     pub shared_memory: Option<(u64, usize)>,
+    /// The encoder of the model's images: an `mmproj` file.
+    pub mmproj: Option<PathBuf>,
     /// Whether keys and values must be paged. Opening fails if they cannot be.
     pub must_page: bool,
     #[doc(hidden)]
@@ -45,6 +47,7 @@ impl Served {
             adapters: vec![],
             store: None,
             shared_memory: None,
+            mmproj: None,
             must_page: false,
             _more: NonExhaustive::default(),
         }
@@ -152,6 +155,8 @@ pub struct Options {
     pub share_prefixes: bool,
     /// Control tokens in messages of users and tools are treated as text.
     pub literal_user_text: bool,
+    /// Whether images may be fetched from public addresses.
+    pub allow_fetch: bool,
     /// Whether unknown fields refuse a request. If false, they are ignored and listed in a header.
     pub strict_fields: bool,
     /// Accepted origins of web pages.
@@ -258,6 +263,7 @@ impl Options {
             keys: Keys::default(),
             share_prefixes: false,
             literal_user_text: false,
+            allow_fetch: false,
             strict_fields: false,
             origins: Origins { named: vec![], loopback: true },
             allow_anyone: false,

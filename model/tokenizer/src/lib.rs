@@ -408,6 +408,15 @@ impl Tokenizer {
         self.encode_within(prompt.as_bytes(), CHAT, limit).map(|ids| self.begun(ids))
     }
 
+    /// The ids of a later part of a chat template's output, such as the text after an image. BOS is
+    /// not added.
+    ///
+    /// # Errors
+    /// See [`Self::encode_within`].
+    pub fn encode_chat_rest_within(&self, text: &str, limit: &Limit) -> Result<Vec<u32>, Stopped> {
+        self.encode_within(text.as_bytes(), CHAT, limit)
+    }
+
     /// Adds BOS if the model requires it and it is missing.
     fn begun(&self, ids: Vec<u32>) -> Vec<u32> {
         match self.special.bos {

@@ -58,8 +58,20 @@ impl Tokenizer {
         prompt: &str,
         limit: &Limit,
     ) -> Result<Vec<u32>, Stopped> {
+        self.encode_literal_chat_rest_within(prompt, limit).map(|ids| self.begun(ids))
+    }
+
+    /// Like [`Self::encode_literal_chat_within`], for a later part of the prompt: without BOS.
+    ///
+    /// # Errors
+    /// See [`Self::encode_within`].
+    pub fn encode_literal_chat_rest_within(
+        &self,
+        prompt: &str,
+        limit: &Limit,
+    ) -> Result<Vec<u32>, Stopped> {
         let (text, literal) = unmarked(prompt);
-        self.encode_parts_within(text.as_bytes(), &literal, CHAT, limit).map(|ids| self.begun(ids))
+        self.encode_parts_within(text.as_bytes(), &literal, CHAT, limit)
     }
 }
 

@@ -29,7 +29,11 @@ impl Picture {
     /// # Errors
     /// Another format, more than [`MOST_PIXELS`] pixels, damaged data.
     pub fn decode(bytes: &[u8]) -> Result<Picture, VisionError> {
-        let damaged = |error: image::ImageError| VisionError::Damaged(error.to_string());
+        // Some decoders end their messages with a new line.
+        let damaged = |error: image::ImageError| {
+            let error = error.to_string();
+            VisionError::Damaged(error.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
         let format = image::guess_format(bytes).map_err(|_| VisionError::Format)?;
         if !matches!(format, ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP) {
             return Err(VisionError::Format);

@@ -1,5 +1,6 @@
 //! Makes the pixels that an encoder reads, as the image processors of transformers do.
 
+use crate::resize::resize_part;
 use crate::settings::{Projector, Settings};
 use crate::{Filter, Picture, Piece, layout, resize};
 
@@ -41,12 +42,10 @@ impl Prepared {
 /// CLIPImageProcessor: the shorter side becomes `size`, then the middle is cut out.
 fn clip(picture: &Picture, size: usize) -> Picture {
     let (w, h) = (picture.width, picture.height);
-    // A strip of which only the middle counts is cut first, so that memory stays bounded. The
-    // filter reaches three pixels beyond it at most.
     let long = |long: usize, short: usize| (size as f64 * long as f64 / short as f64) as usize;
     let (width, height) = if w <= h { (size, long(h, w)) } else { (long(w, h), size) };
-    let whole = resize(picture, width, height, Filter::Bicubic);
-    whole.part((width - size) / 2, (height - size) / 2, size, size)
+    let middle = |side: usize| (side, (side - size) / 2..(side - size) / 2 + size);
+    resize_part(picture, middle(width), middle(height), Filter::Bicubic)
 }
 
 /// Idefics3ImageProcessor with `do_image_splitting`: tiles line by line, then the whole picture;

@@ -4,6 +4,7 @@
 //! after the point and rounds to 8 bits. To shrink a picture, the filter is as wide as the ratio.
 
 use crate::Picture;
+use std::ops::Range;
 
 /// Bits of a weight after the point: 32, less 8 of the value, less 2 for sums above 255 and signs.
 const BITS: u32 = 22;
@@ -49,8 +50,12 @@ struct Taps {
     weights: Vec<i32>,
 }
 
-/// The inputs of each of `to` outputs along an axis of `from` inputs.
-fn taps(from: usize, to: usize, filter: Filter) -> Vec<Taps> {
+/// The inputs of the outputs in `part`, of `to` outputs along an axis of `from` inputs.
+fn taps(from: usize, to: usize, part: Range<usize>, filter: Filter) -> Vec<Taps> {
+    // Without a pass each output is its input.
+    if from == to {
+        return part.map(|first| Taps { first, weights: vec![1 << BITS] }).collect();
+    }
     let scale = from as f64 / to as f64;
     let wide = scale.max(1.0);
     let support = filter.support() * wide;
@@ -67,7 +72,7 @@ fn taps(from: usize, to: usize, filter: Filter) -> Vec<Taps> {
         };
         Taps { first, weights: weights.into_iter().map(fixed).collect() }
     };
-    (0..to).map(one).collect()
+    part.map(one).collect()
 }
 
 fn rounded(sum: i64) -> u8 {
@@ -76,40 +81,48 @@ fn rounded(sum: i64) -> u8 {
 
 /// Resizes a picture to `width` × `height` pixels, both at least 1, with Pillow's bytes.
 pub fn resize(picture: &Picture, width: usize, height: usize, filter: Filter) -> Picture {
-    const HALF: i64 = 1 << (BITS - 1);
     let (width, height) = (width.max(1), height.max(1));
-    let mut now = picture.clone();
-    if width != now.width {
-        let taps = taps(now.width, width, filter);
-        let mut rgb = Vec::with_capacity(3 * width * now.height);
-        for line in now.rgb.chunks_exact(3 * now.width) {
-            for taps in &taps {
-                let mut sums = [HALF; 3];
-                let pixels = line[3 * taps.first..].chunks_exact(3);
-                for (pixel, &weight) in pixels.zip(&taps.weights) {
-                    for (sum, &x) in sums.iter_mut().zip(pixel) {
-                        *sum += i64::from(x) * i64::from(weight);
-                    }
-                }
-                rgb.extend(sums.map(rounded));
-            }
-        }
-        now = Picture { width, height: now.height, rgb };
-    }
-    if height != now.height {
-        let mut rgb = Vec::with_capacity(3 * width * height);
-        let mut sums = vec![0; 3 * width];
-        for taps in taps(now.height, height, filter) {
-            sums.fill(HALF);
-            let lines = now.rgb[3 * width * taps.first..].chunks_exact(3 * width);
-            for (line, &weight) in lines.zip(&taps.weights) {
-                for (sum, &x) in sums.iter_mut().zip(line) {
+    resize_part(picture, (width, 0..width), (height, 0..height), filter)
+}
+
+/// The columns and lines in the two ranges, of a picture resized to so many columns and lines.
+/// Other parts are not computed, so a strip whose middle is wanted takes no more memory than it.
+pub(crate) fn resize_part(
+    picture: &Picture,
+    (width, columns): (usize, Range<usize>),
+    (height, lines): (usize, Range<usize>),
+    filter: Filter,
+) -> Picture {
+    const HALF: i64 = 1 << (BITS - 1);
+    let across = taps(picture.width, width, columns, filter);
+    let down = taps(picture.height, height, lines, filter);
+    let first = down.iter().map(|taps| taps.first).min().unwrap_or(0);
+    let end = down.iter().map(|taps| taps.first + taps.weights.len()).max().unwrap_or(0);
+    let wide = 3 * across.len();
+    let mut between = Vec::with_capacity(wide * (end - first));
+    for line in picture.rgb.chunks_exact(3 * picture.width).take(end).skip(first) {
+        for taps in &across {
+            let mut sums = [HALF; 3];
+            let pixels = line[3 * taps.first..].chunks_exact(3);
+            for (pixel, &weight) in pixels.zip(&taps.weights) {
+                for (sum, &x) in sums.iter_mut().zip(pixel) {
                     *sum += i64::from(x) * i64::from(weight);
                 }
             }
-            rgb.extend(sums.iter().map(|sum| rounded(*sum)));
+            between.extend(sums.map(rounded));
         }
-        now = Picture { width, height, rgb };
     }
-    now
+    let mut rgb = Vec::with_capacity(wide * down.len());
+    let mut sums = vec![0; wide];
+    for taps in &down {
+        sums.fill(HALF);
+        let lines = between[wide * (taps.first - first)..].chunks_exact(wide);
+        for (line, &weight) in lines.zip(&taps.weights) {
+            for (sum, &x) in sums.iter_mut().zip(line) {
+                *sum += i64::from(x) * i64::from(weight);
+            }
+        }
+        rgb.extend(sums.iter().map(|sum| rounded(*sum)));
+    }
+    Picture { width: across.len(), height: down.len(), rgb }
 }

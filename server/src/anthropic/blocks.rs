@@ -2,6 +2,7 @@
 
 use crate::conversation::{Called, Turn};
 use crate::fields::Fields;
+use crate::images::{MessageImage, source};
 use crate::refusal::Refusal;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -56,10 +57,11 @@ struct Turns {
 impl Turns {
     /// Each tool result becomes one turn. Text between results becomes a turn of the user.
     fn user(&mut self, f: &mut Fields) -> Result<(), Refusal> {
-        let mut texts: Vec<String> = vec![];
-        let says = |texts: &mut Vec<String>| {
+        let (mut texts, mut images): (Vec<String>, Vec<MessageImage>) = (vec![], vec![]);
+        let says = |texts: &mut Vec<String>, images: &mut Vec<MessageImage>| {
             let content = std::mem::take(texts).join(BETWEEN);
-            Turn { role: "user".to_owned(), content, ..Turn::default() }
+            let images = std::mem::take(images);
+            Turn { role: "user".to_owned(), content, images, ..Turn::default() }
         };
         let blocks = blocks(f, "content")?;
         let none = blocks.is_empty();
@@ -67,9 +69,14 @@ impl Turns {
             match block.needed_text("type")?.as_str() {
                 "text" => texts.push(text(&mut block)?),
                 "document" => texts.push(document(&mut block)?),
+                "image" => {
+                    let image = source(&mut block)?;
+                    texts.push(image.marker.clone());
+                    images.push(image);
+                }
                 "tool_result" => {
                     if !texts.is_empty() {
-                        self.all.push(says(&mut texts));
+                        self.all.push(says(&mut texts, &mut images));
                     }
                     self.result(&mut block)?;
                 }
@@ -78,7 +85,7 @@ impl Turns {
             block.done()?;
         }
         if none || !texts.is_empty() {
-            self.all.push(says(&mut texts));
+            self.all.push(says(&mut texts, &mut images));
         }
         Ok(())
     }
@@ -129,7 +136,7 @@ impl Turns {
     }
 }
 
-const TEXT_ONLY: &str = "this model reads text only: give text or tool_result";
+const TEXT_ONLY: &str = "give text, image, document or tool_result";
 
 /// Reads the text of a text block.
 fn text(block: &mut Fields) -> Result<String, Refusal> {
@@ -239,7 +246,7 @@ mod tests {
             (json!([]), "'messages': give at least one"),
             (
                 json!([{ "role": "user", "content": [{ "type": "image", "source": {} }] }]),
-                "'messages[0].content[0].type': this model reads text only: give text or tool_result",
+                "'messages[0].content[0].source.type': is missing",
             ),
             (
                 json!([{ "role": "user", "content": [{ "type": "text" }] }]),

@@ -9,6 +9,7 @@ use crate::conversation::{Called, Conversation, Turn, tools};
 use crate::conversation_request::{self, ConversationRequest, StartedAnswers};
 use crate::fields::Fields;
 use crate::generation::{GenerationRequest, OutputParsing, collect, start};
+use crate::images::list;
 use crate::models::{KeepAlive, Lease};
 use crate::openai::completions::Text;
 use crate::openai::{json_response, place};
@@ -73,7 +74,7 @@ pub async fn generate(
         ("template", "is not supported: the model's own is used, or --template"),
         ("context", "is not supported: use /api/chat, whose history is reused as a cached prefix"),
     ])?;
-    none(&mut f, "images")?;
+    let images = list(&mut f, "images")?;
     let text = f.text("prompt")?.unwrap_or_default();
     let suffix = f.text("suffix")?.filter(|suffix| !suffix.is_empty());
     let system = f.text("system")?;
@@ -85,6 +86,9 @@ pub async fn generate(
     }
     let loaded = service.model(asked.at, asked.keep).await?;
     if raw || suffix.is_some() || loaded.template.is_err() {
+        if let Some(image) = images.first() {
+            return Err(image.wrong("needs the model's chat template, without raw and suffix"));
+        }
         if system.is_some() {
             return Err(Refusal::field(
                 "system",
@@ -118,8 +122,8 @@ pub async fn generate(
     }
     let turn =
         |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
-    let turns =
-        system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
+    let user = Turn { images, ..turn("user", text) }.with_images_before();
+    let turns = system.into_iter().map(|text| turn("system", text)).chain([user]).collect();
     let variables = asked.variables.clone();
     let conversation = Conversation { turns, variables, ..Conversation::default() };
     converse(&service, loaded, asked, conversation, vec![], Kind::Generate, caller).await
@@ -231,20 +235,13 @@ fn read(f: &mut Fields, service: &Service) -> Result<RequestFields, Refusal> {
     Ok(RequestFields { stream, max_tokens, sampling, stop, form, at, keep, variables })
 }
 
-fn none(f: &mut Fields, name: &str) -> Result<(), Refusal> {
-    match f.list(name)?.is_none_or(|all| all.is_empty()) {
-        true => Ok(()),
-        false => Err(f.wrong(name, "this model reads text only")),
-    }
-}
-
 fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     let mut f = Fields::of(message, &format!("messages[{i}]"))?;
     let role = f.needed_text("role")?;
     if !["system", "user", "assistant", "tool"].contains(&role.as_str()) {
         return Err(f.wrong("role", "give system, user, assistant or tool"));
     }
-    none(&mut f, "images")?;
+    let images = list(&mut f, "images")?;
     let content = f.text("content")?.unwrap_or_default();
     let reasoning = f.text("thinking")?;
     let name = match f.text("tool_name")? {
@@ -267,5 +264,6 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
         calls.push(Called { id, name, arguments });
     }
     f.done()?;
-    Ok(Turn { role, content, reasoning, calls, call_id, name })
+    let turn = Turn { role, content, images, reasoning, calls, call_id, name };
+    Ok(turn.with_images_before())
 }

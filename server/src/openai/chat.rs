@@ -9,6 +9,7 @@ use crate::conversation::{Called, Conversation, Turn, ending, tools};
 use crate::conversation_request::{ConversationRequest, StartedAnswers, ask};
 use crate::fields::Fields;
 use crate::generation::collect;
+use crate::images::{MessageImage, image_url};
 use crate::models::Lease;
 use crate::reasoning_limit;
 use crate::refusal::Refusal;
@@ -178,7 +179,7 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     if !["system", "developer", "user", "assistant", "tool"].contains(&role.as_str()) {
         return Err(f.wrong("role", "give system, developer, user, assistant or tool"));
     }
-    let content = content(&mut f)?;
+    let (content, images) = content(&mut f)?;
     let mut calls = vec![];
     for (j, call) in f.list("tool_calls")?.unwrap_or_default().into_iter().enumerate() {
         let mut call = Fields::of(call, &f.name(&format!("tool_calls[{j}]")))?;
@@ -204,14 +205,16 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     let (call_id, name) = (f.text("tool_call_id")?, f.text("name")?);
     f.ignore(&["refusal", "annotations", "audio", "function_call"]);
     f.done()?;
-    Ok(Turn { role, content, reasoning, calls, call_id, name })
+    Ok(Turn { role, content, images, reasoning, calls, call_id, name })
 }
 
-/// Reads content: a string, or parts that are texts.
-fn content(f: &mut Fields) -> Result<String, Refusal> {
+/// Reads content: a string, or parts that are texts and images. Markers of images stand in the
+/// text.
+fn content(f: &mut Fields) -> Result<(String, Vec<MessageImage>), Refusal> {
+    let mut images = vec![];
     match f.take("content") {
-        None => Ok(String::new()),
-        Some(Value::String(text)) => Ok(text),
+        None => Ok((String::new(), images)),
+        Some(Value::String(text)) => Ok((text, images)),
         Some(Value::Array(parts)) => {
             let mut text = String::new();
             for (j, part) in parts.into_iter().enumerate() {
@@ -219,13 +222,18 @@ fn content(f: &mut Fields) -> Result<String, Refusal> {
                 match part.needed_text("type")?.as_str() {
                     "text" => text += &part.needed_text("text")?,
                     "refusal" => text += &part.needed_text("refusal")?,
-                    _ => return Err(part.wrong("type", "this model reads text only")),
+                    "image_url" => {
+                        let image = image_url(&mut part)?;
+                        text += &image.marker;
+                        images.push(image);
+                    }
+                    _ => return Err(part.wrong("type", "give text or image_url")),
                 }
                 // A hint for caches. kjit finds cached prefixes without it.
                 part.ignore(&["cache_control"]);
                 part.done()?;
             }
-            Ok(text)
+            Ok((text, images))
         }
         Some(_) => Err(f.wrong("content", "give a text, or a list of parts")),
     }

@@ -50,6 +50,12 @@ pub struct Run {
     /// step. The answer is the same. Drafting stops if it is not faster
     #[arg(long, value_enum, default_value_t = Switch::Off, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Switch,
+    /// Encoder of the model's images: its mmproj file (GGUF)
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<PathBuf>,
+    /// Image before the prompt: a PNG, JPEG or WebP file. Needs --mmproj. May be given several times
+    #[arg(long, value_name = "FILE", requires = "mmproj", conflicts_with = "raw")]
+    pub image: Vec<PathBuf>,
     #[command(flatten)]
     pub setup: Setup,
     #[command(flatten)]

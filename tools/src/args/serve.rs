@@ -141,6 +141,13 @@ pub struct Serve {
     /// Chat template (Jinja) that replaces the model's. For one model only
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
+    /// Encoder of the model's images: its mmproj file (GGUF). For one model only
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<PathBuf>,
+    /// Fetch images that requests name by http or https URLs, from public addresses only (default:
+    /// data URLs only)
+    #[arg(long)]
+    pub allow_fetch: bool,
     /// Name of this worker in a fleet. A worker has one model
     #[arg(long, value_name = "ID", requires = "model_ref", value_parser = worker_id)]
     pub worker_id: Option<String>,

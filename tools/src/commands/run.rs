@@ -14,9 +14,10 @@ use kjit_model::chat::Message;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
 use kjit_model::gpu::BackgroundCompiling;
 use kjit_model::host::peak_memory;
+use kjit_model::images::{ImagePrompt, Images, PromptImage, marker};
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::session::{SessionError, Split, StageRunner};
-use kjit_model::tokenizer::EncodeOptions;
+use kjit_model::tokenizer::{EncodeOptions, Limit};
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -52,7 +53,12 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         return super::chat::chat(args, shared, model, sequence);
     };
     let interrupt = Interrupt::watch();
-    let ids = prompt_ids(args, &model, &prompt)?;
+    let images = match &args.mmproj {
+        Some(file) => Some(open_images(file, &mut model, shared)?),
+        None => None,
+    };
+    let shown = prompt_ids(args, &model, &prompt, images.as_ref())?;
+    let ids = &shown.ids;
     let mut stdout = answers();
     let mut broken = None;
     let span = trace.as_ref().map(|t| t.span("host", "generate"));
@@ -70,7 +76,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
             },
         };
         let request = Request {
-            prompt: &ids,
+            prompt: ids,
             max_tokens: args.tokens,
             stop: &args.stop,
             lookup: args.lookup.is_on(),
@@ -181,32 +187,66 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Tokens of the prompt, with the chat template unless `--raw` is given.
-fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<Vec<u32>> {
+/// The encoder of `--mmproj`.
+fn open_images(file: &Path, model: &mut Model, shared: &Shared) -> anyhow::Result<Images> {
+    let threads = shared.threads.map_or_else(kjit_model::host::default_threads, usize::from);
+    Images::open(file, &mut model.session, threads).context("--mmproj")
+}
+
+/// Tokens of the prompt, with the chat template unless `--raw` is given. Images stand before the
+/// text.
+fn prompt_ids(
+    args: &args::Run,
+    model: &Model,
+    prompt: &str,
+    images: Option<&Images>,
+) -> anyhow::Result<ImagePrompt> {
     let empty = "the prompt is empty: give -p TEXT or -f FILE, or pipe one";
     if !args.raw && prompt.trim().is_empty() {
         // With a template around an empty prompt, the model would answer a question that was not
         // asked.
         bail!(empty);
     }
-    let ids = if args.raw {
+    let mut files = vec![];
+    for path in &args.image {
+        let file = std::fs::read(path).with_context(|| format!("--image {}", path.display()))?;
+        files.push((marker(), file));
+    }
+    let mut shown = ImagePrompt::default();
+    shown.ids = if args.raw {
         model.tokenizer.encode(prompt.as_bytes(), EncodeOptions::RAW_PROMPT)
     } else {
         let template =
             crate::template::open(args.template.as_deref(), &model.gguf, &model.tokenizer)?;
         let mut messages = vec![];
         messages.extend(args.system.as_ref().map(|s| Message::new("system", s)));
-        messages.push(Message::new("user", prompt));
-        model.tokenizer.encode_chat(&template.render(&messages, true)?)
+        let markers: String = files.iter().map(|(marker, _)| marker.as_str()).collect();
+        messages.push(Message::new("user", format!("{markers}{prompt}")));
+        let rendered = template.render(&messages, true)?;
+        match images.filter(|_| !files.is_empty()) {
+            None => model.tokenizer.encode_chat(&rendered),
+            Some(images) => {
+                let all = files.iter().map(|(marker, file)| PromptImage { marker, file });
+                shown =
+                    images.prompt(&rendered, &all.collect::<Vec<_>>(), &mut |text, first| {
+                        let limit = Limit::default();
+                        anyhow::Ok(match first {
+                            true => model.tokenizer.encode_chat_within(text, &limit)?,
+                            false => model.tokenizer.encode_chat_rest_within(text, &limit)?,
+                        })
+                    })?;
+                std::mem::take(&mut shown.ids)
+            }
+        }
     };
-    if ids.is_empty() {
+    if shown.ids.is_empty() {
         bail!(empty);
     }
     let context = model.session.context();
-    if ids.len() > context {
-        return Err(SessionError::Context { tokens: ids.len(), context }.into());
+    if shown.ids.len() > context {
+        return Err(SessionError::Context { tokens: shown.ids.len(), context }.into());
     }
-    Ok(ids)
+    Ok(shown)
 }
 
 /// The sampler for these flags.

@@ -75,6 +75,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         keys,
         share_prefixes: args.share_prefixes,
         literal_user_text: args.literal_user_text,
+        allow_fetch: args.allow_fetch,
         strict_fields: args.strict_fields,
         origins: Origins { named: args.cors.clone(), loopback: host.is_loopback() },
         allow_anyone: args.allow_anyone,
@@ -142,6 +143,9 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
              devices"
         );
     }
+    if args.mmproj.is_some() {
+        bail!("--mmproj is for one model: {models} are given");
+    }
     if !args.setup.lora.is_empty() || args.max_loras.is_some() {
         bail!("--lora and --max-loras are for one model: {models} are given");
     }
@@ -179,7 +183,9 @@ fn served(
             names.truncate(aliases.len());
         }
         let files: Vec<AdapterFile> = args.setup.lora.iter().map(|one| one.0.clone()).collect();
-        let served = Served { open, shared_memory, must_page, ..Served::new(path.clone(), names) };
+        let mmproj = args.mmproj.clone();
+        let served =
+            Served { open, shared_memory, mmproj, must_page, ..Served::new(path.clone(), names) };
         match args.max_loras {
             None => Ok(served.with_adapters(&files)),
             Some(slots) => {

@@ -1,1 +1,4 @@
 //! Tests of the crate's public API.
+
+mod damaged;
+mod goldens;

@@ -3,6 +3,7 @@
 use super::response_store::{Client, ResponseStore};
 use crate::conversation::{Called, Turn};
 use crate::fields::Fields;
+use crate::images::{MessageImage, image_url};
 use crate::refusal::Refusal;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -46,7 +47,7 @@ pub fn turns(
 ) -> Result<Vec<Turn>, Refusal> {
     let mut read = Turns::default();
     if let Some(text) = instructions.filter(|text| !text.is_empty()) {
-        read.message("developer", text);
+        read.message("developer", text, vec![]);
     }
     for (i, item) in items.iter().enumerate() {
         let at = match i.checked_sub(before) {
@@ -75,10 +76,15 @@ impl Turns {
         match kind.as_deref().unwrap_or("message") {
             "message" => {
                 let role = f.needed_text("role")?;
-                let text = content(&mut f, "content")?;
+                let mut images = vec![];
+                let text = content_with(&mut f, "content", Some(&mut images))?;
                 match role.as_str() {
-                    "assistant" => append(&mut self.assistant().content, &text),
-                    "user" | "system" | "developer" => self.message(&role, text),
+                    "assistant" => {
+                        let turn = self.assistant();
+                        append(&mut turn.content, &text);
+                        turn.images.extend(images);
+                    }
+                    "user" | "system" | "developer" => self.message(&role, text, images),
                     _ => return Err(f.wrong("role", "give user, assistant, system or developer")),
                 }
             }
@@ -107,12 +113,14 @@ impl Turns {
             }
             "function_call_output" => {
                 let id = f.needed_text("call_id")?;
-                let text = content(&mut f, "output")?;
+                let mut images = vec![];
+                let text = content_with(&mut f, "output", Some(&mut images))?;
                 let name = self.called.get(&id).cloned();
                 self.close();
                 self.all.push(Turn {
                     role: "tool".to_owned(),
                     content: text,
+                    images,
                     call_id: Some(id),
                     name,
                     ..Turn::default()
@@ -129,13 +137,17 @@ impl Turns {
         f.done()
     }
 
-    fn message(&mut self, role: &str, text: String) {
+    fn message(&mut self, role: &str, text: String, images: Vec<MessageImage>) {
         self.close();
         match self.all.last_mut() {
             Some(turn) if role != "user" && turn.role == role => {
                 turn.content = [&turn.content, text.as_str()].join(BETWEEN);
+                turn.images.extend(images);
             }
-            _ => self.all.push(Turn { role: role.to_owned(), content: text, ..Turn::default() }),
+            _ => {
+                let role = role.to_owned();
+                self.all.push(Turn { role, content: text, images, ..Turn::default() });
+            }
         }
     }
 
@@ -157,8 +169,18 @@ fn append(to: &mut String, text: &str) {
     to.push_str(text);
 }
 
-/// Reads content: a string, or parts that are texts.
+/// Reads content that has no images.
 fn content(f: &mut Fields, name: &str) -> Result<String, Refusal> {
+    content_with(f, name, None)
+}
+
+/// Reads content: a string, or parts that are texts, and images if they have a place. Markers of
+/// images stand in the text.
+fn content_with(
+    f: &mut Fields,
+    name: &str,
+    mut images: Option<&mut Vec<MessageImage>>,
+) -> Result<String, Refusal> {
     match f.take(name) {
         None => Ok(String::new()),
         Some(Value::String(text)) => Ok(text),
@@ -171,7 +193,15 @@ fn content(f: &mut Fields, name: &str) -> Result<String, Refusal> {
                         text += &part.needed_text("text")?;
                     }
                     "refusal" => text += &part.needed_text("refusal")?,
-                    _ => return Err(part.wrong("type", "this model reads text only")),
+                    "input_image" => match &mut images {
+                        Some(images) => {
+                            let image = image_url(&mut part)?;
+                            text += &image.marker;
+                            images.push(image);
+                        }
+                        None => return Err(part.wrong("type", "no image is read here")),
+                    },
+                    _ => return Err(part.wrong("type", "give input_text or input_image")),
                 }
                 part.ignore(&["annotations", "logprobs", "cache_control"]);
                 part.done()?;
@@ -233,7 +263,7 @@ mod tests {
             ),
             (
                 json!({ "role": "user", "content": [{ "type": "input_image", "image_url": "x" }] }),
-                "'input[1].content[0].type': this model reads text only",
+                "'input[1].content[0].image_url': give a data URL, or one with http or https",
             ),
             (
                 json!({ "role": "robot", "content": "" }),
