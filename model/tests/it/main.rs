@@ -16,6 +16,7 @@ mod gpu_simulated;
 mod gpu_tuned;
 mod host_golden;
 mod host_oracle;
+mod images;
 mod options;
 mod serve;
 mod serve_launched;

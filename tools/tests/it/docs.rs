@@ -49,6 +49,7 @@ const SOURCES: [&str; 19] = [
     "model/ranks/src",
     "model/src",
     "model/tokenizer/src",
+    "model/vision/src",
     "server/src",
     "tools/src",
 ];

@@ -29,6 +29,7 @@ mod serve_drain;
 mod serve_faults;
 mod serve_fields;
 mod serve_fuzzed;
+mod serve_images;
 mod serve_lives;
 mod serve_lookup;
 mod serve_messages;
