@@ -19,8 +19,8 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Decodes Base64. Padding may be missing, and white space is skipped, as clients send it. `None` if
-/// there is another letter, bits are left over, or there is nothing.
+/// Decodes Base64. Padding may be missing, and white space is skipped, as clients send it. `None`
+/// if there is another letter, bits are left over, or there is nothing.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches(|c: char| c.is_ascii_whitespace() || c == '=');
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);

@@ -1,7 +1,7 @@
 //! Images in messages, in the words of all dialects.
 //!
-//! A reader puts a marker into the text of its turn for each image. When the prompt is rendered, the
-//! rows of the image replace the marker.
+//! A reader puts a marker into the text of its turn for each image. In the rendered prompt the rows
+//! of the image replace the marker.
 
 use crate::base64;
 use crate::fetch::Fetch;

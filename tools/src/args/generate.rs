@@ -53,7 +53,8 @@ pub struct Run {
     /// Encoder of the model's images: its mmproj file (GGUF)
     #[arg(long, value_name = "FILE")]
     pub mmproj: Option<PathBuf>,
-    /// Image before the prompt: a PNG, JPEG or WebP file. Needs --mmproj. May be given several times
+    /// Image before the prompt: a PNG, JPEG or WebP file. Needs --mmproj. May be given several
+    /// times
     #[arg(long, value_name = "FILE", requires = "mmproj", conflicts_with = "raw")]
     pub image: Vec<PathBuf>,
     #[command(flatten)]

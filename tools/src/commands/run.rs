@@ -33,6 +33,9 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if prompt.is_none() && args.setup.options().split == Split::Ranks {
         bail!("--split ranks holds no chat: give a prompt with -p or -f, the same to every rank");
     }
+    if prompt.is_none() && args.mmproj.is_some() {
+        bail!("--mmproj holds no chat: give a prompt with -p or -f");
+    }
     // --seed and --temp 0 promise the same tokens each time, so kernels must not change during
     // generation.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();

@@ -179,7 +179,7 @@ fn unsupported_values_are_refused_by_name() {
             "/v1/chat/completions",
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
             400,
-            "'messages[0].content[0].type': this model reads text only",
+            "'messages[0].content[0].image_url.url': is missing",
         ),
         ("/v1/chat/completions", json!({ "messages": user, "model": "gpt-4" }), 404, "gpt-4"),
         ("/v1/chat/completions", json!({ "messages": user, "functions": [] }), 400, "'functions'"),
