@@ -31,7 +31,7 @@ fn texts(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-const SOURCES: [&str; 19] = [
+const SOURCES: [&str; 20] = [
     "cache/src",
     "engine/src",
     "engine/sys",
