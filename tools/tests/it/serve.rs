@@ -239,7 +239,7 @@ fn unsupported_values_are_refused_by_name() {
             "/api/chat",
             json!({ "messages": [{ "role": "user", "content": "x", "images": ["x"] }] }),
             400,
-            "'messages[0].images'",
+            "'messages[0].images[0]'",
         ),
         (
             "/api/generate",
