@@ -98,7 +98,7 @@ impl Tensors {
 
     /// A layer norm of `width` elements; `None` if it is missing.
     pub fn norm(&self, name: &str, width: usize) -> Result<Option<Norm>, VisionError> {
-        if !self.gguf.opt_tensor(&format!("{name}.weight"))?.is_some() {
+        if self.gguf.opt_tensor(&format!("{name}.weight"))?.is_none() {
             return Ok(None);
         }
         let weight = self.vector(&format!("{name}.weight"), width)?;

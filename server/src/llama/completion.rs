@@ -22,7 +22,8 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Fields that are refused by name, because they would change the answer.
-const REFUSED: [(&str, &str); 1] = [("image_data", "this route reads text only: send images to /v1/chat/completions")];
+const REFUSED: [(&str, &str); 1] =
+    [("image_data", "this route reads text only: send images to /v1/chat/completions")];
 
 /// Values of a request that its answer repeats.
 struct CompletionContext {
