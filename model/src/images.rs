@@ -57,6 +57,9 @@ pub struct ImagePrompt {
     pub images: Vec<Arc<ImageRows>>,
 }
 
+/// Turns a text of a prompt into ids. The flag says whether it is the prompt's first text.
+pub type EncodeText<'a, E> = dyn FnMut(&str, bool) -> Result<Vec<u32>, E> + 'a;
+
 /// The encoder of a model's images, and the rows that it made.
 pub struct Images {
     encoder: VisionEncoder,
@@ -111,7 +114,7 @@ impl Images {
         &self,
         rendered: &str,
         images: &[PromptImage<'_>],
-        encode: &mut dyn FnMut(&str, bool) -> Result<Vec<u32>, E>,
+        encode: &mut EncodeText<'_, E>,
     ) -> Result<ImagePrompt, E> {
         let mut places = vec![];
         for image in images {

@@ -11,7 +11,7 @@ use crate::tool::MOST_TOOLS;
 use crate::tool::{Tool, checked_name};
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
-use kjit_model::images::{ImagePrompt, ImagesError, PromptImage};
+use kjit_model::images::{EncodeText, ImagePrompt, ImagesError, PromptImage};
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -206,7 +206,7 @@ fn shown(
     loaded: &Loaded,
     all: &[MessageImage],
     rendered: &str,
-    encode: &mut dyn FnMut(&str, bool) -> Result<Vec<u32>, Refusal>,
+    encode: &mut EncodeText<'_, Refusal>,
 ) -> Result<ImagePrompt, Refusal> {
     let Some(first) = all.first() else { return Ok(ImagePrompt::default()) };
     let Some(images) = &loaded.images else {

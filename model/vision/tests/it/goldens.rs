@@ -69,7 +69,6 @@ fn rows_are_those_of_transformers(family: &str) {
             assert!(made.is_finite());
             far = far.max((f64::from(*made) - f64::from(*row)).abs() / most);
         }
-        println!("{family}: {far:.1e} of {most}");
         assert!(far <= TOLERANCE, "{family}: {far:e} of {most}");
     }
 }
