@@ -933,7 +933,17 @@ def _(d):
     if r.may(20): d.t("position_embd.weight", (d.E, n), 0, 0.4)
     norm_bias = r.may()
     for i in range(d.L):
-        d.norms(i, "attn_norm", "ffn_norm", bias=norm_bias); d.qkv(i, fused="must"); d.dense(i, kind="plain")
+        d.norms(i, "attn_norm", "ffn_norm", bias=norm_bias); d.qkv(i, fused="must"); d.dense(i, kind="plain"); act_scales(d, i)
+
+
+def act_scales(d, i):
+    """Divisors of the activated values, and ffn_down times them. So the model computes what it computes without
+    them, and its reference values do not depend on them."""
+    r, down = Random(f"{d.arch}/{d.number}/scales/{i}"), f"blk.{i}.ffn_down.weight"
+    if r.may(60):
+        scales = [r.real(0.3, 3.0) for _ in range(d.F)]
+        d.t(f"blk.{i}.ffn.act.scales", (d.F,), fn=lambda j, x: scales[j])
+        d.tensors[down] = (*d.tensors[down][:3], lambda j, x: x * scales[j % d.F])
 
 
 @draw("jais")

@@ -77,8 +77,7 @@ impl Weights {
             let mut v = vec![0.0; w.elems()];
             // A vector is a part of one matrix only.
             let bytes = bytes_at(&file, &places[i]).get(w.bytes_of(w.at)..).unwrap_or_default();
-            w.format
-                .decode(bytes.get(..w.bytes()).unwrap_or_default(), &mut v)
+            w.decode_vector(bytes.get(..w.bytes()).unwrap_or_default(), &mut v)
                 .map_err(|e| ExecError::Device(format!("tensor '{}': {e}", w.name)))?;
             vectors[i] = v;
         }

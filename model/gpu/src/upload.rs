@@ -334,6 +334,6 @@ pub fn vector(
     let mut out = vec![0.0; weight.rows * weight.cols];
     let from = weight.bytes_of(weight.at);
     let bytes = tensor.data.get(from..from.saturating_add(weight.bytes())).unwrap_or_default();
-    weight.format.decode(bytes, &mut out).map_err(|e| fail(e.to_string()))?;
+    weight.decode_vector(bytes, &mut out).map_err(|e| fail(e.to_string()))?;
     Ok(out)
 }

@@ -387,6 +387,7 @@ impl<'a> Rewrite<'a> {
                 cols,
                 stride: cols,
                 format,
+                inverted: false,
             });
         }
         WeightId(id as u32)

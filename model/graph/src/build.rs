@@ -259,6 +259,19 @@ impl<'a> Builder<'a> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
+    /// Adds the reciprocals of a vector, if the file has it: `x / v` is then `x · (1 / v)`. No other
+    /// operation may use the tensor.
+    ///
+    /// # Errors
+    /// See [`Builder::vector`], if the tensor exists.
+    pub fn opt_divisors(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, GraphError> {
+        let id = self.opt_vector(name, len)?;
+        if let Some(weight) = id.and_then(|id| self.graph.weights.get_mut(id.0 as usize)) {
+            (weight.inverted, weight.name) = (true, format!("1/{name}"));
+        }
+        Ok(id)
+    }
+
     /// Adds a weight: `experts` matrices of `(rows, cols)`. Each begins at element `at` of a matrix
     /// of `whole` elements in the file.
     fn weight(
@@ -303,6 +316,7 @@ impl<'a> Builder<'a> {
             cols,
             stride: cols,
             format,
+            inverted: false,
         });
         self.by_name.insert(key, id);
         Ok(id)

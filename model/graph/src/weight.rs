@@ -1,6 +1,6 @@
 //! Weights.
 
-use kjit_formats::format::Format;
+use kjit_formats::format::{DecodeError, Format};
 
 /// Index of a [`Weight`] in [`Graph::weights`](crate::Graph::weights).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +29,8 @@ pub struct Weight {
     pub stride: usize,
     /// The encoding of the elements.
     pub format: &'static Format,
+    /// Only for vectors: the elements are `1 / x` for each `x` of the file.
+    pub inverted: bool,
 }
 
 impl Weight {
@@ -38,6 +40,18 @@ impl Weight {
             * self.rows
             * (self.cols / self.format.block_elems())
             * self.format.block_bytes()
+    }
+
+    /// Decodes a vector from its bytes in the file.
+    ///
+    /// # Errors
+    /// The number of bytes is not that of `out`'s elements.
+    pub fn decode_vector(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
+        self.format.decode(bytes, out)?;
+        if self.inverted {
+            out.iter_mut().for_each(|x| *x = 1.0 / *x);
+        }
+        Ok(())
     }
 
     /// Number of elements.

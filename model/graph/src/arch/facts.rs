@@ -73,6 +73,8 @@ pub struct Facts {
     pub ffn: Ffn,
     /// The key `hidden_activation` names the activation if gate and up are in one tensor.
     pub activation_key: bool,
+    /// Layers may have divisors of the activated values: `ffn.act.scales` (AWQ, arXiv 2306.00978).
+    pub act_scales: bool,
     /// Width of the dense feed-forward part.
     pub ffn_size: FfnSize,
     /// The experts of layers that have a router tensor.
@@ -118,6 +120,7 @@ pub const LLAMA: Facts = Facts {
     temper: QueryTemperature::None,
     ffn: Ffn::Gated(Activation::Silu),
     activation_key: false,
+    act_scales: false,
     ffn_size: FfnSize::Key,
     experts: None,
     mix: attention::heads,

@@ -180,6 +180,10 @@ pub fn unit(
             b.act(l.name(&format!("ffn_act{suffix}")), u, act)
         }
     };
+    if l.m.facts.act_scales {
+        let divisors = b.opt_divisors(&l.name("ffn.act.scales"), size)?;
+        hidden = b.affine(l.name("ffn_scaled"), hidden, 1.0, (divisors, None));
+    }
     if l.has(b, "ffn_sub_norm") {
         hidden = l.norm_of(b, "ffn_sub_norm", hidden, NormKind::Rms, size)?;
     }

@@ -351,6 +351,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "bloom", alibi: Scale::Is(8.0), ..GPT },
     Facts {
         arch: "mpt",
+        act_scales: true,
         qk_norm: QkNorm::WholeIfThere,
         alibi: Scale::Key("attention.max_alibi_bias"),
         ..GPT
