@@ -73,6 +73,7 @@ pub fn generate(
         };
         return Ok(answer);
     }
+    session.sampler(sequence)?.read(request.prompt);
     let Some(prompt) = feed_all_but_a_piece(session, sequence, request.prompt, interrupted)? else {
         reason = StopReason::Interrupted;
         let (text, first_token, drafts) = (String::new(), start.elapsed(), Drafts::default());

@@ -10,8 +10,6 @@ use kjit_model::SampleOptions;
 use kjit_model::sample::{Dry, DynamicTemperature, Mirostat, MirostatVersion, Xtc};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// llama.cpp's default breakers: a repetition never continues past such a string.
-const USUAL_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 /// Maximum number of breakers in a request, and maximum bytes of one.
 const MOST_BREAKERS: usize = 16;
 const MOST_BYTES: usize = 64;
@@ -62,7 +60,7 @@ pub fn read(f: &mut Fields, options: SampleOptions) -> Result<Sampling, Refusal>
     }
     let breakers = match given {
         true => breakers,
-        false => USUAL_BREAKERS.map(str::to_owned).to_vec(),
+        false => Dry::BREAKERS.map(str::to_owned).to_vec(),
     };
     let options = SampleOptions {
         typical_p: number(f, "typical_p", 0.0..=1.0, 1.0)?,
@@ -93,18 +91,7 @@ impl Breakers {
         if let Some((_, ids)) = lock().iter().find(|(of, _)| of == texts) {
             return Arc::clone(ids);
         }
-        let mut ids = vec![];
-        let mut bytes = vec![];
-        for id in 0..u32::try_from(loaded.tokenizer.n_vocab()).unwrap_or(u32::MAX) {
-            bytes.clear();
-            // Every id of the vocabulary has a text.
-            let _ = loaded.tokenizer.push_piece(id, false, &mut bytes);
-            let has = |text: &String| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-            if texts.iter().any(has) {
-                ids.push(id);
-            }
-        }
-        let ids = Arc::new(ids);
+        let ids = Arc::new(loaded.tokenizer.ids_with_any(texts));
         let mut all = lock();
         if all.len() >= KEPT {
             all.remove(0);

@@ -69,6 +69,23 @@ impl Tokenizer {
         Ok(if self.clean_spaces { clean_spaces(&out) } else { out })
     }
 
+    /// The tokens whose bytes contain one of these texts, in ascending order. Reads the whole
+    /// vocabulary. An empty text is in every token.
+    #[must_use]
+    pub fn ids_with_any(&self, texts: &[String]) -> Vec<u32> {
+        let mut bytes = vec![];
+        let has = |bytes: &[u8], text: &[u8]| {
+            text.is_empty() || bytes.windows(text.len()).any(|part| part == text)
+        };
+        let with_any = |id: &u32| {
+            bytes.clear();
+            // Every id of the vocabulary has a piece.
+            let _ = self.push_piece(*id, false, &mut bytes);
+            texts.iter().any(|text| has(&bytes, text.as_bytes()))
+        };
+        (0..u32::try_from(self.n_vocab()).unwrap_or(u32::MAX)).filter(with_any).collect()
+    }
+
     /// Appends the bytes of one token. Control and unknown tokens have no bytes unless `special` is
     /// set.
     ///

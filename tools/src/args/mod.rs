@@ -5,6 +5,7 @@ mod files;
 mod generate;
 mod kernels;
 mod quantize;
+mod samplers;
 mod serve;
 mod setup;
 mod shared;

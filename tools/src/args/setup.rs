@@ -1,5 +1,6 @@
 //! Options of a model, and of sampling.
 
+use super::samplers::MoreSamplers;
 use super::values::{Lora, Size, above_zero, finite, not_negative, positive, seed, unit, whole};
 use clap::{ArgGroup, Args, ValueEnum};
 use kjit_model::session::{HostPrompts, KvType, Persistence, Split};
@@ -180,6 +181,8 @@ pub struct Sampling {
     /// Amount subtracted from the scores of recent tokens, once per occurrence
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
     pub frequency_penalty: f32,
+    #[command(flatten)]
+    pub more: MoreSamplers,
     /// Random seed (default: a new one each time)
     #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,

@@ -17,7 +17,7 @@ use kjit_model::host::peak_memory;
 use kjit_model::images::{ImagePrompt, Images, PromptImage, marker};
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::session::{SessionError, Split, StageRunner};
-use kjit_model::tokenizer::{EncodeOptions, Limit};
+use kjit_model::tokenizer::{EncodeOptions, Limit, Tokenizer};
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -51,7 +51,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     // All ranks draw the same random numbers.
     let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
     let sampling = Sampling { seed: args.sampling.seed.or(seed), ..args.sampling.clone() };
-    *model.session.sampler(sequence)? = sampler(&sampling)?;
+    *model.session.sampler(sequence)? = sampler(&sampling, &model.tokenizer);
     let Some(prompt) = prompt else {
         return super::chat::chat(args, shared, model, sequence);
     };
@@ -253,14 +253,14 @@ fn prompt_ids(
 }
 
 /// The sampler for these flags.
-pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
+fn sampler(s: &Sampling, tokenizer: &Tokenizer) -> Sampler {
     let seed = match s.seed {
         Some(seed) => seed,
         None => std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64),
     };
-    Ok(Sampler::new(SampleOptions {
+    let mut options = SampleOptions {
         temperature: s.temp,
         top_k: s.top_k,
         top_p: s.top_p,
@@ -270,7 +270,9 @@ pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
         frequency_penalty: s.frequency_penalty,
         seed,
         ..SampleOptions::default()
-    }))
+    };
+    s.more.set(&mut options, tokenizer);
+    Sampler::new(options)
 }
 
 fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {

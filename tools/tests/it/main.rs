@@ -22,6 +22,7 @@ mod kernel_matrix;
 mod ps;
 mod quantize;
 mod readme;
+mod samplers;
 mod serve;
 mod serve_adapters;
 mod serve_clients;

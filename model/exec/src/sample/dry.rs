@@ -18,6 +18,12 @@ pub struct Dry {
     pub breakers: Vec<u32>,
 }
 
+impl Dry {
+    /// llama.cpp's default texts at which a repetition ends. [`Dry::breakers`] has the ids of all
+    /// tokens that contain one of them.
+    pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+}
+
 impl Default for Dry {
     /// DRY is off; the other values are those of llama.cpp.
     fn default() -> Dry {
