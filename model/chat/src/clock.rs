@@ -1,5 +1,5 @@
-//! `strftime_now`, with which templates insert the date. It uses UTC, so that all machines render
-//! the same prompts.
+//! `strftime_now`: inserts the current date into a prompt. The time zone is UTC, so all machines
+//! render the same prompts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,8 +25,7 @@ pub fn strftime_now(format: &str) -> String {
     strftime(format, now)
 }
 
-/// Formats seconds since 1970 by the directives of C's `strftime`. Unknown directives are copied
-/// unchanged.
+/// Formats seconds since 1970 like C's `strftime`. Unknown directives are copied unchanged.
 fn strftime(format: &str, seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);

@@ -1,13 +1,13 @@
-//! kjit's short templates for files without a template. They are chosen by architecture and by
-//! special tokens: if a model was trained on a format, its vocabulary has tokens for it. They
-//! support a system prompt and turns.
+//! kjit's short templates for files without a template. They support a system prompt and turns. A
+//! template is chosen by the architecture and by the special tokens: the vocabulary of a model has
+//! special tokens for the chat format of its training.
 
 use kjit_tokenizer::Tokenizer;
 
 /// A chat format.
 pub struct TurnFormat {
     pub name: &'static str,
-    /// Architectures that use the format; empty: any.
+    /// Architectures that use the format. An empty list means any architecture.
     architectures: &'static [&'static str],
     /// Special tokens that the vocabulary must have.
     tokens: &'static [&'static str],

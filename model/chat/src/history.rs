@@ -3,9 +3,10 @@
 use crate::Message;
 
 /// Drops the oldest turns of a conversation that no longer fits. If `length` exceeds `full`, turns
-/// are dropped until it is at most `keep`, or only the newest message is left. The first `fixed`
-/// messages (a system message) stay. `full` must leave space for an answer. `keep` must be far
-/// below `full`: otherwise every later turn drops another turn, and all the rest is fed again.
+/// are dropped until the length is at most `keep` or only the newest message is left. The first
+/// `fixed` messages (a system message) are not dropped. `full` must leave space for an answer.
+/// `keep` must be much smaller than `full`: otherwise every later turn drops messages again, and
+/// the rest of the prompt is computed again each time.
 ///
 /// Returns the number of dropped messages.
 ///

@@ -1,9 +1,9 @@
 //! Chat templates: renders conversations to prompts with the Jinja template of the file.
 //!
-//! Templates are written for Hugging Face's `apply_chat_template`; `jinja` implements its
+//! Templates are written for Hugging Face's `apply_chat_template`. `jinja` implements its
 //! environment: `trim_blocks`, `lstrip_blocks`, Python's string and dictionary methods, Python's
 //! output of `True` and `None`, `tojson` as in `json.dumps`, `raise_exception`, `strftime_now`,
-//! `bos_token` and `eos_token`. Templates are untrusted: they can read only their input, and their
+//! `bos_token` and `eos_token`. Templates are untrusted. They can read only their input, and their
 //! nesting, steps ([`FUEL`]), memory ([`MAX_MEMORY`]) and output ([`MAX_OUTPUT`]) are limited.
 //!
 //! A file may have several templates, one of them for conversations with tools. For a file without
@@ -61,9 +61,8 @@ const MAX_SOURCE: u64 = 1 << 20;
 pub enum ChatError {
     /// The file has no chat template, and no fallback is known.
     #[error(
-        "the model has no chat template ({TEMPLATE_KEY}), and none is known for its architecture \
-         and special tokens: use --raw to \
-         give it the prompt as it is, or --template FILE"
+        "the model has no chat template ({TEMPLATE_KEY}), and kjit has none for its architecture \
+         and special tokens: use --template FILE, or --raw to pass the prompt unchanged"
     )]
     NoTemplate,
     /// The file has no template with this name.
@@ -83,7 +82,8 @@ pub enum ChatError {
     File(#[from] gguf::Error),
     /// The template cannot be parsed.
     #[error(
-        "{0}, line {line}: the chat template cannot be read: {1}; use --raw to do without it",
+        "{0}, line {line}: the chat template cannot be parsed: {1}; use --template FILE, or --raw \
+         for no template",
         elide(template, 90),
         elide(problem, 300)
     )]
@@ -111,7 +111,8 @@ pub enum ChatError {
     },
     /// The template exceeded a limit of steps, memory, output or nesting.
     #[error(
-        "{0}, line {line}: the chat template asks for too much: {1}; use --raw to do without it",
+        "{0}, line {line}: the chat template exceeds a limit: {1}; use --template FILE, or --raw \
+         for no template",
         elide(template, 90),
         elide(problem, 300)
     )]
@@ -229,7 +230,7 @@ impl ChatTemplate {
         let key = format!("{TEMPLATE_KEY}.{name}");
         let Some(source) = file.opt_str(&key)? else {
             let known = ChatTemplate::names(file).join(", ");
-            let known = if known.is_empty() { "none with a name".to_owned() } else { known };
+            let known = if known.is_empty() { "no named templates".to_owned() } else { known };
             return Err(ChatError::NoSuchTemplate { name: name.to_owned(), known });
         };
         ChatTemplate::with_tokenizer(&key, source, tokenizer)
@@ -319,8 +320,8 @@ impl ChatTemplate {
         match self.origin {
             Origin::Given => None,
             Origin::Fallback(name) => Some(format!(
-                "the model has no chat template; its special tokens are those of '{name}', which \
-                 is used"
+                "the model has no chat template; kjit uses its template '{name}', because the \
+                 special tokens match"
             )),
         }
     }
@@ -342,8 +343,8 @@ impl ChatTemplate {
     }
 
     /// Renders JSON messages: an array of objects in any structure that the template supports
-    /// (`tool_calls`, content in parts). `tools` is another array. With it, the file's template for
-    /// tools is used if there is one.
+    /// (`tool_calls`, content in parts). `tools` is also an array. If `tools` is present, the
+    /// file's template for tools is used if it has one.
     ///
     /// # Errors
     /// The JSON is invalid; the template fails or refuses the conversation.
@@ -411,13 +412,13 @@ impl ChatTemplate {
             ("bos_token", token(&self.bos)),
             ("eos_token", token(&self.eos)),
         ];
-        // Variables of the caller override others, but not the conversation.
+        // Variables of the caller override the default variables, but not the conversation.
         for (key, value) in &more {
             match variables.iter_mut().find(|(name, _)| *name == key.as_str()) {
                 None => variables.push((key, value.clone())),
                 Some(_) if matches!(key.as_str(), "messages" | "tools") => {
                     return Err(ChatError::Variables(format!(
-                        "'{key}' is given by the conversation"
+                        "'{key}' is already set by the request"
                     )));
                 }
                 Some((_, old)) => *old = value.clone(),
@@ -435,7 +436,7 @@ fn array(json: &str) -> Result<Data, ChatError> {
     match serde_json::from_str(json).map_err(|error| ChatError::Messages(error.to_string()))? {
         list @ Data::List(_) => Ok(list),
         Data::Map(_) => Err(ChatError::Messages("found an object".to_owned())),
-        _ => Err(ChatError::Messages("found something else".to_owned())),
+        _ => Err(ChatError::Messages("found a value that is not an array".to_owned())),
     }
 }
 

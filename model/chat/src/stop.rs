@@ -1,4 +1,4 @@
-//! Turns ids into the text of an answer, piece by piece, until a stop string occurs.
+//! Converts token ids to the text of an answer, step by step, until a stop string occurs.
 
 use kjit_tokenizer::{Detokenizer, Tokenizer};
 use std::ops::ControlFlow;
@@ -54,8 +54,8 @@ impl<'a> StopWatcher<'a> {
         }
     }
 
-    /// Like [`StopWatcher::new`], but the control tokens in `markers` appear in the text: a
-    /// [reply's form](crate::Form) is recognised by them.
+    /// Like [`StopWatcher::new`], but the control tokens in `markers` appear in the text. A
+    /// [reply's format](crate::Form) is recognised by these tokens.
     pub fn showing(tokenizer: &'a Tokenizer, stop: &'a [String], markers: &[&str]) -> Self {
         let markers = markers.iter().filter_map(|text| tokenizer.special_id(text)).collect();
         let detokenizer = Detokenizer::new(tokenizer, false).showing(markers);
@@ -69,7 +69,7 @@ impl<'a> StopWatcher<'a> {
         id: u32,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> ControlFlow<StopReason> {
-        // An id without text (a vocabulary padded beyond its tokens) is ignored.
+        // An id without text is ignored: vocabularies may be padded with unused ids.
         let Ok(Some(piece)) = self.detokenizer.push(id) else { return ControlFlow::Continue(()) };
         // A stop string may begin in earlier pieces, but not in text that was passed to the
         // callback.
@@ -102,8 +102,8 @@ impl<'a> StopWatcher<'a> {
         let _ = self.show(self.text.len(), on_text);
     }
 
-    /// Ends an answer that was cut off. Like [`StopWatcher::finish`], but an incomplete last
-    /// character is dropped.
+    /// Ends a truncated answer. Like [`StopWatcher::finish`], but an incomplete last character is
+    /// dropped.
     pub fn cut(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
         self.detokenizer.finish();
         let _ = self.show(self.text.len(), on_text);

@@ -32,8 +32,8 @@ impl Arguments {
             let at = parameters.iter().position(|parameter| parameter == name);
             match at.and_then(|at| bound.get_mut(at)) {
                 Some(place @ None) => *place = Some(value),
-                Some(Some(_)) => return wrong(format!("{what:.40}: {name:.40} is given twice")),
-                None => return wrong(format!("{what:.40} takes no argument {name:.40}")),
+                Some(Some(_)) => return wrong(format!("{what:.40}: {name:.40} occurs twice")),
+                None => return wrong(format!("{what:.40} has no parameter {name:.40}")),
             }
         }
         match parameters.iter().zip(&bound).take(needed).find(|(_, value)| value.is_none()) {
@@ -49,7 +49,7 @@ pub fn whole(value: Option<&Value>, name: &str) -> Result<Option<i128>, Fault> {
         None => Ok(None),
         Some(Value::Int(n)) => Ok(Some(*n)),
         Some(Value::Bool(b)) => Ok(Some(i128::from(*b))),
-        Some(other) => wrong(format!("{name} is {}, not a whole number", other.kind())),
+        Some(other) => wrong(format!("{name} is {}, not an integer", other.kind())),
     }
 }
 
@@ -68,7 +68,7 @@ pub fn text<'v>(value: Option<&'v Value>, name: &str) -> Result<Option<&'v str>,
     match value {
         None => Ok(None),
         Some(Value::Text(text)) => Ok(Some(text)),
-        Some(other) => wrong(format!("{name} is {}, not a text", other.kind())),
+        Some(other) => wrong(format!("{name} is {}, not a string", other.kind())),
     }
 }
 

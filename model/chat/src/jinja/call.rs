@@ -21,10 +21,10 @@ impl Run {
             all.positional.extend(super::items::items(&list, &self.meter)?);
         }
         if let Some(expr) = &code.spread_named {
-            let Value::Map(map) = self.eval(expr)? else { return wrong("'**' takes an object") };
+            let Value::Map(map) = self.eval(expr)? else { return wrong("'**' needs an object") };
             for (key, value) in &map.entries {
                 let Some(name) = key.as_text() else {
-                    return wrong("a name of an argument is not a text");
+                    return wrong("the name of an argument is not a string");
                 };
                 self.meter.bytes(name.len())?;
                 all.named.push((name.to_owned(), value.clone()));
@@ -44,7 +44,7 @@ impl Run {
             },
             Value::Loop(state) => match arguments.positional.as_slice() {
                 [list] => self.recurse(state, list),
-                _ => wrong("loop() takes one list"),
+                _ => wrong("loop() needs exactly one list"),
             },
             Value::Method(method) => methods::call(&method.0, &method.1, arguments, &self.meter),
             Value::Function(function) => globals::call(*function, arguments, &self.meter),
@@ -52,7 +52,7 @@ impl Run {
                 true => Ok(joiner.0.clone()),
                 false => Value::text("", &self.meter),
             },
-            Value::Undefined => wrong("what is called here is undefined"),
+            Value::Undefined => wrong("an undefined value cannot be called"),
             other => wrong(format!("{} cannot be called", other.kind())),
         }
     }
@@ -73,7 +73,7 @@ impl Run {
                     named.iter().position(|(n, _)| n == name).map(|at| named.swap_remove(at).1);
                 let value = match (positional.next(), given) {
                     (Some(_), Some(_)) => {
-                        return wrong(format!("{}: {name:.40} is given twice", code.name));
+                        return wrong(format!("{}: {name:.40} occurs twice", code.name));
                     }
                     (Some(value), None) | (None, Some(value)) => value,
                     (None, None) => match default {
@@ -93,7 +93,7 @@ impl Run {
                 return wrong(format!("{:.40}() takes at most {most} arguments", code.name));
             }
             if let Some((name, _)) = named.first().filter(|_| !code.uses.kwargs) {
-                return wrong(format!("{:.40}() takes no argument {name:.40}", code.name));
+                return wrong(format!("{:.40}() has no parameter {name:.40}", code.name));
             }
             let rest = Value::tuple(positional.collect(), &run.meter)?;
             run.store("varargs", rest);

@@ -142,7 +142,7 @@ pub fn title(text: &str) -> String {
     out
 }
 
-/// Lower case of a letter within a word. A sigma at the end of a word is written differently.
+/// Lower case of a letter within a word. A sigma at the end of a word has its own form.
 fn push_lower(c: char, behind: &str, out: &mut String) {
     match c {
         'Σ' if !behind.starts_with(is_cased) => out.push('ς'),

@@ -12,9 +12,9 @@ pub struct Fault {
 /// The kinds of errors.
 #[derive(Debug)]
 pub enum Kind {
-    /// The template is wrong; with an explanation.
+    /// The template is invalid; with the reason.
     Wrong(String),
-    /// The template exceeded a limit; with an explanation.
+    /// The template exceeded a limit; with the reason.
     Limit(String),
     /// The template called `raise_exception` with this message.
     Raised(String),
@@ -29,7 +29,7 @@ impl Fault {
     }
 }
 
-/// An error whose line the caller adds.
+/// An error without a line. The caller adds the line.
 pub(super) fn wrong<T>(problem: impl Into<String>) -> Result<T, Fault> {
     Err(Fault { line: 0, kind: Kind::Wrong(problem.into()) })
 }

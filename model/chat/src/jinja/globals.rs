@@ -37,8 +37,8 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
                 [Some(from), Some(to), Some(step)] if step != 0 => [from, to, step],
                 _ => {
                     return wrong(
-                        "range() takes an end, a begin and an end, or both and a step that \
-                         is not 0",
+                        "range() needs a stop, a start and a stop, or a start, a stop and a step \
+                         that is not 0",
                     );
                 }
             };
@@ -49,10 +49,10 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
             let mut all = HashMap::new();
             for (key, value) in entries(arguments, meter)? {
                 if value.inside().namespace {
-                    return wrong("a namespace cannot be put into a namespace");
+                    return wrong("a namespace cannot contain a namespace");
                 }
                 let Some(name) = key.as_text() else {
-                    return wrong("a name of an attribute is not a text");
+                    return wrong("the name of an attribute is not a string");
                 };
                 all.insert(name.to_owned(), value);
             }
@@ -67,13 +67,13 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
             Some(format) if format.len() <= 1000 => {
                 Value::text(&clock::strftime_now(format), meter)
             }
-            _ => wrong("strftime_now takes a format of at most 1000 letters"),
+            _ => wrong("strftime_now needs a format of at most 1000 characters"),
         },
         Function::Cycler => {
             if arguments.positional.is_empty() {
-                return wrong("cycler() takes at least one value");
+                return wrong("cycler() needs at least one value");
             }
-            let items = Value::held(arguments.positional, ListKind::List, meter)?;
+            let items = Value::metered_list(arguments.positional, ListKind::List, meter)?;
             Ok(Value::Cycler(Rc::new(Cycler { items, at: Cell::new(0) })))
         }
         Function::Joiner => {
@@ -82,7 +82,9 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
                 between.map_or_else(|| Value::text(", ", meter), |between| Ok(between.clone()))?;
             Ok(Value::Joiner(Rc::new((between, Cell::new(false)))))
         }
-        Function::Lipsum => wrong("lipsum() writes words by chance, which a prompt does not have"),
+        Function::Lipsum => {
+            wrong("lipsum() is not supported: prompts must not depend on random numbers")
+        }
     }
 }
 
@@ -92,18 +94,18 @@ fn entries(arguments: Arguments, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)
     match arguments.positional.as_slice() {
         [] => {}
         [Value::Map(map)] => {
-            Value::room_for(map.entries.len().saturating_mul(2), meter)?;
+            Value::check_length(map.entries.len().saturating_mul(2), meter)?;
             entries.extend(map.entries.iter().cloned());
         }
         [pairs] => {
             for pair in super::items::items(pairs, meter)? {
                 match super::items::items(&pair, meter)?.as_slice() {
                     [key, value] => entries.push((key.clone(), value.clone())),
-                    _ => return wrong("an object is made of pairs"),
+                    _ => return wrong("dict(): an element is not a pair"),
                 }
             }
         }
-        _ => return wrong("an object is made of one object or list, and names"),
+        _ => return wrong("dict() needs at most one object or list, and named values"),
     }
     for (name, value) in arguments.named {
         entries.push((Value::text(&name, meter)?, value));

@@ -201,7 +201,7 @@ fn url_encoded(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
             for pair in super::items::items(value, meter)? {
                 match super::items::items(&pair, meter)?.as_slice() {
                     [key, value] => pairs.push((key.clone(), value.clone())),
-                    _ => return wrong("urlencode: a query is made of pairs"),
+                    _ => return wrong("urlencode: an element of the query is not a pair"),
                 }
             }
             pairs
@@ -234,7 +234,7 @@ fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fa
         if key.is_empty()
             || key.contains(|c: char| chars::is_space(c) || matches!(c, '/' | '>' | '='))
         {
-            return wrong(format!("xmlattr: {key:.40?} is not a name of an attribute"));
+            return wrong(format!("xmlattr: {key:.40?} is not a valid attribute name"));
         }
         out.push(if first && !space { "" } else { " " })?;
         first = false;
@@ -243,7 +243,7 @@ fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fa
     Value::grown(out, meter)
 }
 
-/// Escapes a text and turns its addresses into links.
+/// Escapes a text and converts its addresses to links.
 fn urlized(
     this: &str,
     attributes: &str,
@@ -306,8 +306,8 @@ fn urlized(
     Value::grown(out, meter)
 }
 
-/// Splits a word into leading brackets, the word, and trailing punctuation. A bracket that opens
-/// inside the word is also closed inside it.
+/// Splits a word into leading brackets, the word, and trailing punctuation. A closing bracket stays
+/// in the word if the word also contains its opening bracket.
 fn bracketed(word: &str) -> (&str, &str, &str) {
     let mut middle = word;
     while let Some(rest) = ["(", "<", "&lt;"].iter().find_map(|open| middle.strip_prefix(open)) {

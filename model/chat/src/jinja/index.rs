@@ -46,7 +46,7 @@ pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fau
     })
 }
 
-/// `value[from:to:step]`. An absent bound is none.
+/// `value[from:to:step]`. A missing bound is `Value::None`.
 pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut given = [None; 3];
     for (given, bound) in given.iter_mut().zip(bounds) {
@@ -54,7 +54,9 @@ pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Va
             Value::None => None,
             Value::Int(n) => Some(*n),
             Value::Bool(b) => Some(i128::from(*b)),
-            other => return wrong(format!("a bound of a slice is {}", other.kind())),
+            other => {
+                return wrong(format!("a bound of a slice is {}, not an integer", other.kind()));
+            }
         };
     }
     let [from, to, step] = given;
@@ -90,7 +92,7 @@ pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Va
                 let at = |place: i128| first.saturating_add(place.saturating_mul(by));
                 return super::range::range([at(from), at(to), by.saturating_mul(step)], meter);
             }
-            Value::room_for(list.items.len(), meter)?;
+            Value::check_length(list.items.len(), meter)?;
             let items = places(list.items.len())
                 .into_iter()
                 .filter_map(|at| list.items.get(at).cloned())
@@ -99,12 +101,12 @@ pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Va
         }
         Value::Text(text) => {
             meter.bytes(text.len())?;
-            Value::room_for(text.len(), meter)?;
+            Value::check_length(text.len(), meter)?;
             let chars: Vec<char> = text.chars().collect();
             let part: String =
                 places(chars.len()).into_iter().filter_map(|at| chars.get(at)).collect();
             Ok(Value::text(&part, meter)?.marked_safe(text.safe))
         }
-        other => wrong(format!("{} has no slices", other.kind())),
+        other => wrong(format!("{} does not support slices", other.kind())),
     }
 }

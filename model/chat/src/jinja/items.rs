@@ -10,18 +10,21 @@ use std::rc::Rc;
 pub fn items(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>, Fault> {
     match value {
         Value::List(list) => {
-            Value::room_for(list.items.len(), meter)?;
+            Value::check_length(list.items.len(), meter)?;
             Ok(list.items.clone())
         }
         Value::Map(map) => {
-            Value::room_for(map.entries.len(), meter)?;
+            Value::check_length(map.entries.len(), meter)?;
             Ok(map.entries.iter().map(|(key, _)| key.clone()).collect())
         }
         Value::Text(text) => {
             text.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]), meter)).collect()
         }
         Value::Generator(generator) => {
-            Value::room_for(generator.items.items.len().saturating_sub(generator.at.get()), meter)?;
+            Value::check_length(
+                generator.items.items.len().saturating_sub(generator.at.get()),
+                meter,
+            )?;
             Ok(std::iter::from_fn(|| generator.next()).collect())
         }
         Value::Undefined => Ok(Vec::new()),

@@ -12,7 +12,7 @@ impl Levels {
     pub fn enter(&mut self) -> Result<(), Fault> {
         if self.0 == MAX_LEVELS {
             return limit(format!(
-                "macros, loops and brackets are more than {MAX_LEVELS} deep within each other"
+                "macros, loops and brackets are nested more than {MAX_LEVELS} deep"
             ));
         }
         self.0 += 1;

@@ -130,7 +130,7 @@ impl Lexer<'_> {
     }
 
     fn comment(&mut self) -> Result<(), Fault> {
-        let Some(end) = self.rest().find("#}") else { return self.fail("a comment does not end") };
+        let Some(end) = self.rest().find("#}") else { return self.fail("a comment has no '#}'") };
         let mark = end.checked_sub(1).and_then(|i| self.rest().as_bytes().get(i)).copied();
         self.skip(end);
         self.close(mark, true);
@@ -188,7 +188,7 @@ impl Lexer<'_> {
             }
             from = start + 2;
         }
-        self.fail("a raw block does not end")
+        self.fail("a raw block has no endraw")
     }
 
     /// Reads the tokens of a tag to its end.
@@ -199,7 +199,7 @@ impl Lexer<'_> {
             let space = self.rest().len() - self.rest().trim_start().len();
             self.skip(space);
             let rest = self.rest();
-            let Some(first) = rest.chars().next() else { return self.fail("a tag does not end") };
+            let Some(first) = rest.chars().next() else { return self.fail("a tag is not closed") };
             if open == 0 {
                 let mark = rest.bytes().next().filter(|b| matches!(b, b'-' | b'+'));
                 let ends =
@@ -218,7 +218,7 @@ impl Lexer<'_> {
                 '"' | '\'' => self.text(first)?,
                 _ => {
                     let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
-                        return self.fail(format!("{first:?} is not understood here"));
+                        return self.fail(format!("unexpected character {first:?}"));
                     };
                     match *sign {
                         "(" | "[" | "{" => open += 1,
@@ -252,7 +252,7 @@ impl Lexer<'_> {
             let len = digits.find(|c: char| c != '_' && !c.is_digit(radix)).unwrap_or(digits.len());
             let number = digits.get(..len).unwrap_or_default().replace('_', "");
             let Ok(number) = i128::from_str_radix(&number, radix) else {
-                return self.fail(format!("{number:.40} is not a number, or too large a one"));
+                return self.fail(format!("{number:.40} is not a number or is too large"));
             };
             self.push(Token::Int(number));
             self.skip(2 + len);
@@ -283,7 +283,7 @@ impl Lexer<'_> {
             text.parse().ok().map(Token::Int)
         };
         let Some(token) = token else {
-            return self.fail(format!("{text:.40} is too large a number"));
+            return self.fail(format!("the number {text:.40} is too large"));
         };
         self.push(token);
         self.skip(len);
@@ -332,7 +332,7 @@ impl Lexer<'_> {
                 '\n' => {}
                 'N' => {
                     return self.fail(
-                        "characters are not known by their names here: write '\\u' and its number",
+                        "character names (\\N) are not supported: write '\\u' and the code point",
                     );
                 }
                 '\\' | '\'' | '"' => out.push(c),
@@ -343,14 +343,15 @@ impl Lexer<'_> {
                         _ => 8,
                     };
                     let Some(c) = hex(digits) else {
-                        return self.fail("an escape in a text is not a character");
+                        return self
+                            .fail("an escape sequence in a string is not a valid character");
                     };
                     out.push(c);
                 }
                 _ => out.extend(['\\', c]),
             }
         }
-        let Some(end) = end else { return self.fail("a text does not end") };
+        let Some(end) = end else { return self.fail("a string is not closed") };
         self.push(Token::Text(out));
         self.skip(end);
         Ok(())

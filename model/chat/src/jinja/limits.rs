@@ -4,8 +4,8 @@
 pub const MAX_NESTING: usize = 64;
 
 /// Maximum nesting of evaluations while a template runs, for example by recursive macros. All
-/// levels together take less than 1 MiB of stack in a debug build, and less than half of that in a
-/// release build. A thread has 2 MiB by default.
+/// levels together use less than 1 MiB of stack in a debug build and less than 512 KiB in a release
+/// build. A thread has 2 MiB by default.
 pub const MAX_LEVELS: usize = 240;
 
 /// Maximum nesting of lists and objects.

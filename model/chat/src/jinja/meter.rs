@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::fault::{Fault, limit};
 use kjit_tokenizer::cancel::Cancel;
 
-/// Maximum number of steps of one rendering, which take a second or less. Llama 3.1's template
-/// takes about 200 steps per message.
+/// Maximum number of steps of one rendering. That many steps take at most one second. Llama 3.1's
+/// template takes about 200 steps per message.
 pub const FUEL: u64 = 10_000_000;
 
 /// Maximum number of live bytes in the values of one rendering. Real allocations may be up to three
@@ -33,18 +33,18 @@ impl Meter {
     /// Counts steps.
     pub fn work(&self, steps: usize) -> Result<(), Fault> {
         if self.cancel.is_cancelled() {
-            return limit("it was cancelled");
+            return limit("the request was cancelled");
         }
         match self.fuel.get().checked_sub(steps as u64) {
             Some(left) => {
                 self.fuel.set(left);
                 Ok(())
             }
-            None => limit(format!("it ran out of fuel: more than {FUEL} steps")),
+            None => limit(format!("more than {FUEL} steps")),
         }
     }
 
-    /// Counts the steps of handling this number of bytes.
+    /// Counts the steps for processing this number of bytes.
     pub fn bytes(&self, bytes: usize) -> Result<(), Fault> {
         self.work(1 + bytes / 32)
     }
@@ -53,7 +53,7 @@ impl Meter {
     pub fn take(&self, bytes: usize) -> Result<(), Fault> {
         let live = self.live.get().saturating_add(bytes);
         if live > MAX_MEMORY {
-            return limit(format!("its values hold more than {} MiB", MAX_MEMORY >> 20));
+            return limit(format!("its values need more than {} MiB", MAX_MEMORY >> 20));
         }
         self.live.set(live);
         Ok(())
@@ -99,8 +99,8 @@ pub struct MeteredString {
     text: String,
     taken: usize,
     most: usize,
-    /// Bytes whose steps are not counted yet.
-    unpaid: usize,
+    /// Bytes that are not counted as steps yet.
+    uncounted: usize,
     meter: Rc<Meter>,
 }
 
@@ -110,7 +110,7 @@ impl MeteredString {
             text: String::new(),
             taken: 0,
             most: usize::MAX,
-            unpaid: 0,
+            uncounted: 0,
             meter: meter.clone(),
         }
     }
@@ -141,11 +141,11 @@ impl MeteredString {
 
     fn reserve(&mut self, bytes: usize) -> Result<(), Fault> {
         if self.text.len().saturating_add(bytes) > self.most {
-            return limit(format!("it writes more than {} MiB", self.most >> 20));
+            return limit(format!("its output exceeds {} MiB", self.most >> 20));
         }
-        self.unpaid = self.unpaid.saturating_add(bytes);
-        self.meter.work(self.unpaid / 32)?;
-        self.unpaid %= 32;
+        self.uncounted = self.uncounted.saturating_add(bytes);
+        self.meter.work(self.uncounted / 32)?;
+        self.uncounted %= 32;
         self.meter.take(bytes)?;
         self.taken += bytes;
         Ok(())

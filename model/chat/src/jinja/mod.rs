@@ -1,21 +1,21 @@
-//! An interpreter of Jinja for chat templates. Every resource that a hostile template could exhaust
-//! is limited.
+//! An interpreter of Jinja for chat templates. It limits every resource that a hostile template
+//! could exhaust.
 //!
-//! A template is a program from an untrusted file, and it runs in the process and thread of the
-//! caller. A general engine limits steps, but not its own recursion (20,000 times `not`) and not
-//! the size of values (a string doubled fifty times). The limits of this interpreter:
+//! A template is a program from an untrusted file. It runs in the process and thread of the caller.
+//! A general engine limits the steps, but neither its own recursion (20,000 times `not`) nor the
+//! size of values (a string doubled fifty times). The limits of this interpreter:
 //!
-//! - Parsing: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists, so that only brackets and
-//!   blocks nest, at most [`limits::MAX_NESTING`] deep.
+//! - Parsing: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists. Only brackets and blocks
+//!   nest, at most [`limits::MAX_NESTING`] deep.
 //! - Running: every step and every 32 bytes processed are counted ([`FUEL`]). Recursion of macros
 //!   and loops ends at [`limits::MAX_LEVELS`].
-//! - Values: every string and list is counted before it is made and while it lives
-//!   ([`MAX_MEMORY`]). Nesting is at most [`limits::MAX_DEPTH`], and a namespace cannot contain
-//!   itself.
+//! - Values: the memory of every string and list is counted before its allocation and until it is
+//!   freed ([`MAX_MEMORY`]). Nesting is at most [`limits::MAX_DEPTH`], and a namespace cannot
+//!   contain itself.
 //!
 //! The semantics are those of jinja2 in `apply_chat_template` of `transformers`: `trim_blocks`,
-//! `lstrip_blocks`, a sandbox in which existing values (except namespaces) cannot change, Python's
-//! output of values. There is no `include`.
+//! `lstrip_blocks`, a sandbox in which existing values (except namespaces) cannot change, and
+//! Python's output of values. `include` is not supported.
 
 mod ast;
 mod bind;

@@ -59,7 +59,7 @@ pub fn operate(
         (Operator::Add, Value::List(l), Value::List(r))
             if added(l.kind).is_some() && added(l.kind) == added(r.kind) =>
         {
-            Value::room_for(l.items.len() + r.items.len(), meter)?;
+            Value::check_length(l.items.len() + r.items.len(), meter)?;
             let kind = added(l.kind).unwrap_or(ListKind::List);
             Value::sequence(l.items.iter().chain(&r.items).cloned().collect(), kind, meter)
         }
@@ -73,7 +73,7 @@ pub fn operate(
         {
             let times = times(n)?;
             let count = list.items.len().saturating_mul(times);
-            Value::room_for(count, meter)?;
+            Value::check_length(count, meter)?;
             Value::sequence(
                 list.items.iter().cycle().take(count).cloned().collect(),
                 added(list.kind).unwrap_or(list.kind),
@@ -89,7 +89,7 @@ pub fn operate(
                 .marked_safe(pattern.safe))
         }
         _ => wrong(format!(
-            "'{}' does not go with {} and {}",
+            "'{}' is not supported between {} and {}",
             sign(operator),
             left.kind(),
             right.kind()
@@ -123,7 +123,7 @@ fn times(value: &Value) -> Result<usize, Fault> {
     match value {
         Value::Int(n) => Ok(usize::try_from((*n).max(0)).unwrap_or(usize::MAX)),
         Value::Bool(b) => Ok(usize::from(*b)),
-        other => wrong(format!("'*' repeats by whole numbers, not by {}", other.kind())),
+        other => wrong(format!("'*' needs an integer as the repeat count, not {}", other.kind())),
     }
 }
 
@@ -134,7 +134,7 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
         let by_zero =
             r == 0 && matches!(operator, Operator::Div | Operator::FloorDiv | Operator::Rem);
         if by_zero {
-            return wrong("a division by zero");
+            return wrong("division by zero");
         }
         // Python rounds down, Rust rounds towards zero.
         let down = |(quotient, rest): (i128, i128)| {
@@ -152,7 +152,7 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
             Operator::FloorDiv => both().map(|(quotient, _)| quotient),
             Operator::Rem => both().map(|(_, rest)| rest),
             Operator::Pow if r >= 0 => u32::try_from(r).ok().and_then(|r| l.checked_pow(r)),
-            Operator::Pow if l == 0 => return wrong("0 has no negative power"),
+            Operator::Pow if l == 0 => return wrong("0 cannot have a negative exponent"),
             _ => {
                 return Ok(Value::Float(if operator == Operator::Div {
                     l as f64 / r as f64
@@ -165,7 +165,7 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
     }
     let (l, r) = (float(left), float(right));
     if r == 0.0 && matches!(operator, Operator::Div | Operator::FloorDiv | Operator::Rem) {
-        return wrong("a division by zero");
+        return wrong("division by zero");
     }
     // The remainder has the sign of the divisor.
     let rest = l % r;
@@ -183,7 +183,7 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
         Operator::Rem => rest,
         _ => match l.powf(r) {
             power if !power.is_finite() && l.is_finite() && r.is_finite() => {
-                return wrong("a power is too large, or of a negative number and no number");
+                return wrong("a power is too large or not a real number");
             }
             power => power,
         },
@@ -196,7 +196,7 @@ pub fn negative(value: &Value) -> Result<Value, Fault> {
             n.checked_neg().map_or_else(|| wrong("a number is too large"), |n| Ok(Value::Int(n)))
         }
         Some(Number::Float(x)) => Ok(Value::Float(-x)),
-        None => wrong(format!("'-' does not go with {}", value.kind())),
+        None => wrong(format!("'-' is not supported for {}", value.kind())),
     }
 }
 
@@ -284,7 +284,7 @@ pub fn order(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<Option<Or
             }
             Ok(Some(l.items.len().cmp(&r.items.len())))
         }
-        _ => wrong(format!("{} and {} have no order", left.kind(), right.kind())),
+        _ => wrong(format!("{} and {} cannot be ordered", left.kind(), right.kind())),
     }
 }
 
@@ -297,7 +297,7 @@ pub fn contains(all: &Value, value: &Value, meter: &Rc<Meter>) -> Result<bool, F
                 meter.bytes(text.len() + part.len())?;
                 Ok(text.contains(&**part))
             }
-            other => wrong(format!("{} cannot be in a text", other.kind())),
+            other => wrong(format!("'in' a string needs a string, not {}", other.kind())),
         },
         Value::Map(map) => {
             meter.bytes(value.as_text().map_or(0, str::len))?;
@@ -320,7 +320,7 @@ pub fn contains(all: &Value, value: &Value, meter: &Rc<Meter>) -> Result<bool, F
             Ok(false)
         }
         Value::Undefined => Ok(false),
-        other => wrong(format!("nothing is in {}", other.kind())),
+        other => wrong(format!("'in' is not supported for {}", other.kind())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Parses tokens to statements. The nesting is limited; sequences are lists.
+//! Parses tokens into statements. Nesting is limited; sequences are lists.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub fn parse(tokens: Vec<Lexed>) -> Result<Body, Fault> {
     let (body, end) = parser.body(&[])?;
     match end {
         None => Ok(body),
-        Some(end) => parser.fail(format!("'{end}' without its begin")),
+        Some(end) => parser.fail(format!("'{end}' without an opening tag")),
     }
 }
 
@@ -68,7 +68,7 @@ impl Parser {
         is
     }
 
-    fn unexpected<T>(&mut self, wanted: &str) -> Result<T, Fault> {
+    fn unexpected<T>(&mut self, expected: &str) -> Result<T, Fault> {
         let found = match self.peek() {
             None => "the end".to_owned(),
             Some(Token::Data(_)) => "text".to_owned(),
@@ -85,7 +85,7 @@ impl Parser {
         if let Some((line, _)) = self.tokens.peek() {
             self.line = *line;
         }
-        self.fail(format!("{wanted} is expected, not {found}"))
+        self.fail(format!("expected {expected}, found {found}"))
     }
 
     fn expect_sign(&mut self, sign: &str) -> Result<(), Fault> {
@@ -129,14 +129,14 @@ impl Parser {
         result
     }
 
-    /// Statements up to a block with one of the given names, or up to the end. The name is
-    /// consumed.
+    /// Statements up to a block with one of the given names, or up to the end. The name of that
+    /// block is consumed.
     fn body(&mut self, ends: &[&str]) -> Result<(Body, Option<String>), Fault> {
         let mut body = Vec::new();
         loop {
             let Some(token) = self.advance() else {
                 return match ends.last() {
-                    Some(end) => self.fail(format!("'{end}' is missing at the end")),
+                    Some(end) => self.fail(format!("the template ends without '{end}'")),
                     None => Ok((body, None)),
                 };
             };
@@ -154,7 +154,7 @@ impl Parser {
                 _ => {
                     let name = match self.advance() {
                         Some(Token::Name(name)) => name,
-                        _ => return self.fail("a tag begins with the name of a statement"),
+                        _ => return self.fail("a tag must start with the name of a statement"),
                     };
                     if ends.contains(&name.as_str()) || (ends.is_empty() && name.starts_with("end"))
                     {
@@ -226,7 +226,7 @@ impl Parser {
             "generation" => return Ok(Stmt::Plain(self.body_to("endgeneration")?)),
             "autoescape" => {
                 if !matches!(self.expr()?, Expr::Bool(false)) {
-                    return self.fail("autoescape is not supported: a prompt is no HTML");
+                    return self.fail("autoescape is not supported: a prompt is not HTML");
                 }
                 return Ok(Stmt::Plain(self.body_to("endautoescape")?));
             }
@@ -237,9 +237,10 @@ impl Parser {
             "break" => Stmt::Break,
             "continue" => Stmt::Continue,
             "include" | "import" | "from" | "extends" => {
-                return self.fail(format!("'{name}': there are no other templates"));
+                return self
+                    .fail(format!("'{name}' is not supported: a file has only this template"));
             }
-            _ => return self.fail(format!("there is no statement '{name:.40}'")),
+            _ => return self.fail(format!("unknown statement '{name:.40}'")),
         };
         self.close_block()?;
         Ok(stmt)
@@ -530,7 +531,7 @@ impl Parser {
                 match self.advance() {
                     Some(Token::Name(name)) => steps.push(Step::Attribute(name)),
                     Some(Token::Int(at)) => steps.push(Step::Item(Expr::Int(at))),
-                    _ => return self.fail("a name is expected behind '.'"),
+                    _ => return self.fail("expected a name after '.'"),
                 }
             } else if self.take_sign("[") {
                 let step = self.nested(Self::subscript)?;
@@ -553,7 +554,7 @@ impl Parser {
             if self.take_sign(":") {
                 colons += 1;
                 if colons > 2 {
-                    return self.fail("a slice has three parts at most");
+                    return self.fail("a slice has at most three parts");
                 }
                 continue;
             }
@@ -564,7 +565,7 @@ impl Parser {
         }
         match (colons, parts) {
             (0, [Some(item), ..]) => Ok(Step::Item(*item)),
-            (0, _) => self.fail("there is nothing between '[' and ']'"),
+            (0, _) => self.fail("the index between '[' and ']' is missing"),
             (_, parts) => Ok(Step::Slice(parts)),
         }
     }
@@ -580,7 +581,7 @@ impl Parser {
         let fails = self.take_name("not");
         let name = match self.advance() {
             Some(Token::Name(name)) => name,
-            _ => return self.fail("the name of a test is expected behind 'is'"),
+            _ => return self.fail("expected the name of a test after 'is'"),
         };
         let has_operand = match self.peek() {
             Some(Token::Name(name)) => !["else", "or", "and", "is", "if", "in", "not", "recursive"]
@@ -625,7 +626,7 @@ impl Parser {
                     }
                     value if all.named.is_empty() => all.positional.push(value),
                     _ => {
-                        return self.fail("an argument without a name follows one with a name");
+                        return self.fail("a positional argument follows a named argument");
                     }
                 }
             }
@@ -650,7 +651,7 @@ impl Parser {
                 "false" | "False" => Expr::Bool(false),
                 "none" | "None" => Expr::None,
                 _ if NO_NAMES.contains(&name.as_str()) => {
-                    return self.fail(format!("a value is expected, not '{name}'"));
+                    return self.fail(format!("expected a value, found '{name}'"));
                 }
                 _ => {
                     self.uses.caller |= name == "caller";

@@ -16,7 +16,7 @@ pub fn range(bounds: [i128; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
     let Some(count) = usize::try_from(count).ok().filter(|&n| n <= MAX_RANGE) else {
         return limit(format!("range() has more than {MAX_RANGE} numbers"));
     };
-    Value::room_for(count, meter)?;
+    Value::check_length(count, meter)?;
     let all = (0..count as i128).map(|i| Value::Int(from + i * step)).collect();
     Value::sequence(all, ListKind::Range(bounds), meter)
 }

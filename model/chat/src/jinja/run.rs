@@ -200,11 +200,11 @@ impl Run {
             Target::Attribute(object, name) => {
                 let Value::Namespace(namespace) = self.lookup(object) else {
                     return wrong(format!(
-                        "only attributes of namespaces can be set, and {object} is not a namespace"
+                        "{object} is not a namespace: only attributes of namespaces can be set"
                     ));
                 };
                 if value.inside().namespace {
-                    return wrong("a namespace cannot be put into a namespace");
+                    return wrong("a namespace cannot contain a namespace");
                 }
                 self.meter.work(1)?;
                 namespace.borrow_mut().insert(name.clone(), value);
@@ -213,7 +213,7 @@ impl Run {
                 let items = super::items::items(&value, &self.meter)?;
                 if items.len() != targets.len() {
                     return wrong(format!(
-                        "{} values cannot be unpacked into {}",
+                        "{} values cannot be unpacked into {} targets",
                         items.len(),
                         targets.len()
                     ));
@@ -237,7 +237,7 @@ impl Run {
             Value::List(list) => Ok(list),
             other => match Value::list(super::items::items(&other, &run.meter)?, &run.meter)? {
                 Value::List(list) => Ok(list),
-                _ => wrong("there is nothing to go through"),
+                _ => wrong("the loop has no list"),
             },
         };
         let mut list = as_list(list.clone(), self)?;
@@ -364,7 +364,7 @@ impl Run {
             }
             Expr::Postfix(base, steps) => {
                 let value = self.eval(base)?;
-                // This is only for the error, which names the missing variable.
+                // Only the error message needs this: it names the missing variable.
                 if let (
                     Expr::Name(name),
                     Value::Undefined,
@@ -375,12 +375,12 @@ impl Run {
                 }
                 self.steps(value, steps)
             }
-            // The caller handles simple expressions.
+            // The caller evaluates simple expressions.
             _ => self.eval(expr),
         }
     }
 
-    /// The first value with this truth value; if there is none, the last value.
+    /// The first value with this truth value, or the last value if no value has it.
     fn first(&mut self, all: &[Expr], wanted: bool) -> Result<Value, Fault> {
         let mut value = Value::Undefined;
         for expr in all {
@@ -441,9 +441,11 @@ impl Run {
 
     /// The call of a `call` block.
     fn call_with(&mut self, call: &Expr, caller: Value) -> Result<Value, Fault> {
-        let Expr::Postfix(base, steps) = call else { return wrong("'call' needs a call") };
+        let Expr::Postfix(base, steps) = call else {
+            return wrong("'call' needs a call of a macro");
+        };
         let Some((Step::Call(arguments), before)) = steps.split_last() else {
-            return wrong("'call' needs a call");
+            return wrong("'call' needs a call of a macro");
         };
         let function = self.eval(base)?;
         let function = self.steps(function, before)?;

@@ -78,7 +78,7 @@ pub fn test(
                 !ops::operate(super::ast::Operator::Rem, value, operand("num")?, meter)?.is_true()
             );
         }
-        // These are not in jinja2, but some templates use them.
+        // jinja2 does not have these tests, but some templates use them.
         "startingwith" | "endingwith" => {
             let both = value.as_text().zip(operand("part")?.as_text());
             return Ok(both.is_some_and(|(this, part)| match name {
@@ -132,7 +132,7 @@ pub fn test(
         "upper" => cased(value, chars::is_upper_case, meter)?,
         "filter" => value.as_text().is_some_and(|name| FILTERS.contains(&name)),
         "test" => value.as_text().is_some_and(|name| TESTS.contains(&name)),
-        _ => return wrong(format!("there is no test '{name:.40}'")),
+        _ => return wrong(format!("unknown test '{name:.40}'")),
     })
 }
 
@@ -154,7 +154,8 @@ fn cased(value: &Value, is: fn(&str) -> bool, meter: &Rc<Meter>) -> Result<bool,
     Ok(is(&text))
 }
 
-/// Whether both are the same object. Equal numbers, and equal strings, of the same type are.
+/// Whether both are the same object. Two equal numbers of one type are the same object, and so are
+/// two equal strings.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::None, Value::None) | (Value::Undefined, Value::Undefined) => true,

@@ -80,7 +80,7 @@ pub fn repr(value: &Value, out: &mut MeteredString, meter: &Rc<Meter>) -> Result
         Value::Loop(state) => {
             out.push(&format!("<LoopContext {}/{}>", state.at.get() + 1, state.items.items.len()))
         }
-        other => wrong(format!("{} cannot be written", other.kind())),
+        other => wrong(format!("{} cannot be printed", other.kind())),
     }
 }
 
@@ -97,13 +97,13 @@ fn sorted(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
         Value::List(list)
             if matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) =>
         {
-            Value::room_for(list.items.len(), meter)?;
+            Value::check_length(list.items.len(), meter)?;
             let items =
                 list.items.iter().map(|item| sorted(item, meter)).collect::<Result<_, _>>()?;
             Value::sequence(items, list.kind, meter)
         }
         Value::Map(map) => {
-            Value::room_for(map.entries.len().saturating_mul(2), meter)?;
+            Value::check_length(map.entries.len().saturating_mul(2), meter)?;
             let mut entries = Vec::new();
             for (key, value) in &map.entries {
                 entries.push((key.clone(), sorted(value, meter)?));
@@ -280,7 +280,7 @@ impl Json {
                 meter.work(entries.len())?;
                 if self.sorted {
                     if entries.iter().any(|(key, _)| key.as_text().is_none()) {
-                        return wrong("tojson: keys that are no texts are not sorted");
+                        return wrong("tojson: sort_keys needs keys that are strings");
                     }
                     entries.sort_by(|a, b| a.0.as_text().cmp(&b.0.as_text()));
                 }

@@ -49,14 +49,14 @@ pub enum Value {
 /// A string, and whether it is HTML, which `escape` leaves unchanged.
 #[derive(Debug, Clone)]
 pub struct Text {
-    held: Rc<Metered<Box<str>>>,
+    string: Rc<Metered<Box<str>>>,
     pub safe: bool,
 }
 
 impl Text {
     /// Whether both are the same string in memory.
     pub fn is(&self, other: &Text) -> bool {
-        Rc::ptr_eq(&self.held, &other.held)
+        Rc::ptr_eq(&self.string, &other.string)
     }
 }
 
@@ -64,7 +64,7 @@ impl std::ops::Deref for Text {
     type Target = str;
 
     fn deref(&self) -> &str {
-        &self.held
+        &self.string
     }
 }
 
@@ -145,8 +145,8 @@ impl ListKind {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ContentFlags {
     depth: u16,
-    /// Whether the content includes a namespace. Such a value cannot be stored in a namespace, so
-    /// that no value contains itself.
+    /// Whether the content includes a namespace. A namespace cannot store such a value, so no value
+    /// contains itself.
     pub namespace: bool,
 }
 
@@ -155,7 +155,7 @@ pub struct ContentFlags {
 pub struct Map {
     pub entries: Vec<(Value, Value)>,
     /// Index by key.
-    places: HashMap<Key, usize>,
+    index_by_key: HashMap<Key, usize>,
     pub inside: ContentFlags,
 }
 
@@ -198,23 +198,23 @@ impl Key {
 
 impl Map {
     pub fn get(&self, key: &Value) -> Option<&Value> {
-        let place = self.places.get(&Key::of(key).ok()?)?;
+        let place = self.index_by_key.get(&Key::of(key).ok()?)?;
         self.entries.get(*place).map(|(_, value)| value)
     }
 
     pub fn get_text(&self, key: &str) -> Option<&Value> {
-        let place = self.places.get(&Key::Text(Rc::from(key)))?;
+        let place = self.index_by_key.get(&Key::Text(Rc::from(key)))?;
         self.entries.get(*place).map(|(_, value)| value)
     }
 }
 
 impl Value {
-    /// A string from an existing one, which is small or belongs to the caller.
+    /// A new string. The source is small or belongs to the caller.
     pub fn text(text: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.bytes(text.len())?;
         meter.take(text.len() + BASE)?;
         Ok(Value::Text(Text {
-            held: Metered::taken(text.into(), text.len() + BASE, meter),
+            string: Metered::taken(text.into(), text.len() + BASE, meter),
             safe: false,
         }))
     }
@@ -227,18 +227,18 @@ impl Value {
         }
     }
 
-    /// A string that has grown.
+    /// A string that was built step by step. Its memory is already counted.
     pub fn grown(text: super::meter::MeteredString, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.take(BASE)?;
         let (text, taken) = text.finish();
         Ok(Value::Text(Text {
-            held: Metered::taken(text.into_boxed_str(), taken + BASE, meter),
+            string: Metered::taken(text.into_boxed_str(), taken + BASE, meter),
             safe: false,
         }))
     }
 
-    /// Checks that a list of this length does not exceed the limits before it is made.
-    pub fn room_for(elements: usize, meter: &Rc<Meter>) -> Result<(), Fault> {
+    /// Checks the limits before a list of this length is created.
+    pub fn check_length(elements: usize, meter: &Rc<Meter>) -> Result<(), Fault> {
         let bytes = elements.saturating_mul(ELEMENT);
         meter.work(1 + elements / 4)?;
         meter.take(bytes)?;
@@ -255,15 +255,15 @@ impl Value {
     }
 
     pub fn sequence(items: Vec<Value>, kind: ListKind, meter: &Rc<Meter>) -> Result<Value, Fault> {
-        Ok(Value::List(Value::held(items, kind, meter)?))
+        Ok(Value::List(Value::metered_list(items, kind, meter)?))
     }
 
     pub fn generator(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value, Fault> {
-        let items = Value::held(items, ListKind::List, meter)?;
+        let items = Value::metered_list(items, ListKind::List, meter)?;
         Ok(Value::Generator(Rc::new(Generator { items, at: Cell::new(0) })))
     }
 
-    pub fn held(
+    pub fn metered_list(
         items: Vec<Value>,
         kind: ListKind,
         meter: &Rc<Meter>,
@@ -283,10 +283,10 @@ impl Value {
         meter.work(1 + entries.len() + texts / 32)?;
         meter.take(bytes)?;
         let mut kept = Vec::<(Value, Value)>::with_capacity(entries.len());
-        let mut places = HashMap::<Key, usize>::new();
+        let mut index_by_key = HashMap::<Key, usize>::new();
         let filled = (|| {
             for (key, value) in entries {
-                match places.entry(Key::of(&key)?) {
+                match index_by_key.entry(Key::of(&key)?) {
                     std::collections::hash_map::Entry::Occupied(place) => {
                         if let Some(entry) = kept.get_mut(*place.get()) {
                             entry.1 = value;
@@ -301,9 +301,11 @@ impl Value {
             ContentFlags::of(kept.iter().map(|(_, value)| value))
         })();
         match filled {
-            Ok(inside) => {
-                Ok(Value::Map(Metered::taken(Map { entries: kept, places, inside }, bytes, meter)))
-            }
+            Ok(inside) => Ok(Value::Map(Metered::taken(
+                Map { entries: kept, index_by_key, inside },
+                bytes,
+                meter,
+            ))),
             Err(fault) => {
                 meter.give_back(bytes);
                 Err(fault)
@@ -364,7 +366,7 @@ impl Value {
             Value::Generator(generator) => generator.items.inside,
             Value::Cycler(cycler) => cycler.items.inside,
             Value::Joiner(joiner) => joiner.0.inside(),
-            // The scope of the whole template exists as long as any namespace.
+            // A namespace keeps the scope of the whole template alive.
             Value::Macro(_, scope) => ContentFlags { depth: 0, namespace: scope.at > 0 },
             Value::Namespace(_) | Value::Loop(_) => ContentFlags { depth: 0, namespace: true },
             Value::Method(method) => method.0.inside(),
@@ -403,7 +405,7 @@ pub enum Data {
     Int(i128),
     /// Any other number (with a fraction or exponent).
     Float(f64),
-    /// A text.
+    /// A string.
     Text(String),
     /// An array.
     List(Vec<Data>),

@@ -1,6 +1,6 @@
-//! Answers that consist only of JSON calls without a marker, as written by Qwen2.5-Coder and Llama
-//! 3: plain, in a code fence, or in the tags of the tools' descriptions. They are calls if their
-//! names are names of tools.
+//! Answers that consist only of JSON calls without a marker. Qwen2.5-Coder and Llama 3 write them:
+//! plain, in a code fence, or in the tags of the tools' descriptions. JSON is a call only if its
+//! name is the name of a tool.
 
 use super::calls;
 use super::part::ToolCall;
@@ -36,7 +36,7 @@ pub fn read(text: &str, names: &[String]) -> Option<Vec<ToolCall>> {
     calls.iter().all(|call| names.contains(&call.name)).then_some(calls)
 }
 
-/// The calls of an answer that was cut.
+/// The calls of a truncated answer.
 pub fn cut(text: &str, names: &[String]) -> Option<super::truncated::Truncated> {
     let text = text.trim_start();
     let (calls, partial) = match text.starts_with(FUNCTION) {

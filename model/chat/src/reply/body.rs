@@ -49,11 +49,11 @@ fn mark(rest: &[u8], marks: &[&str]) -> CallMarker {
 }
 
 impl Body {
-    /// The index of the marker that ends the call, and its position. `held` is the body so far; it
+    /// The index of the marker that ends the call, and its position. `body` is the body so far; it
     /// only grows between calls.
-    pub fn end(&mut self, held: &str, ends: &[&str]) -> Option<(usize, usize)> {
+    pub fn end(&mut self, body: &str, ends: &[&str]) -> Option<(usize, usize)> {
         if self.kind == Kind::Unknown {
-            let begin = held.trim_start();
+            let begin = body.trim_start();
             self.kind = match begin.as_bytes().first()? {
                 b'{' | b'[' => Kind::Json,
                 _ if begin.starts_with("<function=") => Kind::Parameters,
@@ -61,7 +61,7 @@ impl Body {
                 _ => Kind::Plain,
             };
         }
-        while let Some(rest) = held.as_bytes().get(self.at..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = body.as_bytes().get(self.at..).filter(|rest| !rest.is_empty()) {
             let used = match self.kind {
                 Kind::Json => match self.json(rest, ends) {
                     Ok(used) => used,
@@ -75,7 +75,7 @@ impl Body {
             };
             self.at += used;
         }
-        match (self.kind, scan(held, ends)) {
+        match (self.kind, scan(body, ends)) {
             (Kind::Plain, Scan::Found(i, at)) => Some((i, at)),
             _ => None,
         }
@@ -129,10 +129,10 @@ impl Body {
         }
     }
 
-    /// Called if the answer is over and the call has no end. Returns whether the body contains a
-    /// marker, which then ends the call.
-    pub fn give_up(&mut self, held: &str, ends: &[&str]) -> bool {
+    /// Called when the answer is complete and the call has no end marker. Returns whether the body
+    /// contains a marker. If so, that marker ends the call.
+    pub fn give_up(&mut self, body: &str, ends: &[&str]) -> bool {
         self.kind = Kind::Plain;
-        matches!(scan(held, ends), Scan::Found(..))
+        matches!(scan(body, ends), Scan::Found(..))
     }
 }

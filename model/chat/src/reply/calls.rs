@@ -1,5 +1,5 @@
-//! Parses the bodies of tool calls. If a body cannot be parsed, it is not a call, and the caller
-//! keeps the text.
+//! Parses the bodies of tool calls. A body that cannot be parsed is not a call, and the caller
+//! keeps it as text.
 
 use super::part::ToolCall;
 use serde::Deserialize;

@@ -4,7 +4,7 @@
 use super::body::Body;
 use super::calls;
 use super::part::{Part, ToolCall, calls_or_content};
-use super::scan::{Scan, scan, without_half_a_mark};
+use super::scan::{Scan, scan, without_partial_marker};
 
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";
@@ -17,7 +17,7 @@ enum Section {
     Between,
     Header,
     Content,
-    /// JSON content, which is the last part of the answer and extends to its end.
+    /// JSON content. It is the last part of the answer and extends to its end.
     Rest,
     Reasoning,
     /// A tool call. The header is kept in case the call is not valid.
@@ -30,7 +30,8 @@ enum Section {
 #[derive(Debug)]
 pub struct Channels {
     tools: bool,
-    /// The content of the final channel is constrained to JSON, so a marker in a string is text.
+    /// The content of the final channel is constrained to JSON. A marker inside a JSON string is
+    /// text.
     json: bool,
     section: Section,
     /// The state of parsing the current call.
@@ -105,7 +106,7 @@ impl Channels {
         self.hand_out(self.held.len(), true, out);
     }
 
-    /// Ends an answer that was cut.
+    /// Ends a truncated answer.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         if let Section::Call { name, .. } = &self.section {
             let whole = calls::named(name, &self.held).filter(|_| !self.held.trim().is_empty());
@@ -117,7 +118,7 @@ impl Channels {
         }
         if self.section != Section::Rest {
             let marks: Vec<&str> = ENDS.iter().copied().chain([MESSAGE]).collect();
-            let kept = without_half_a_mark(&self.held, &marks).len();
+            let kept = without_partial_marker(&self.held, &marks).len();
             self.held.truncate(kept);
         }
         self.hand_out(self.held.len(), true, out);

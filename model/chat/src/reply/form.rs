@@ -22,7 +22,7 @@ pub enum Form {
 }
 
 /// The format by a substring of the template. The first match is used.
-const TOLD_BY: [(&str, Form); 4] = [
+const TEMPLATE_MARKERS: [(&str, Form); 4] = [
     ("<|channel|>", Form::Channels),
     ("[TOOL_CALLS]", Form::Mistral),
     ("<tool_call>", Form::Hermes),
@@ -32,7 +32,7 @@ const TOLD_BY: [(&str, Form); 4] = [
 impl Form {
     /// The format of a model with this chat template.
     pub fn of(template: &str) -> Form {
-        TOLD_BY
+        TEMPLATE_MARKERS
             .iter()
             .find(|(mark, _)| template.contains(mark))
             .map_or(Form::Hermes, |(_, form)| *form)

@@ -1,6 +1,6 @@
 //! The parts of an answer: content, reasoning, tool calls. A model writes reasoning and tool calls
-//! in the format of its chat template, see [`Form::of`]. [`ReplyParser`] parses an answer in pieces
-//! of any length.
+//! in the format of its chat template, see [`Form::of`]. [`ReplyParser`] parses an answer that
+//! arrives in pieces of any length.
 
 mod bare_calls;
 mod body;
@@ -55,8 +55,8 @@ impl ReplyParser {
         })
     }
 
-    /// Sets the names of the offered tools. An answer that consists only of JSON calls to them,
-    /// optionally in a code fence, is then parsed as calls.
+    /// Sets the names of the offered tools. An answer that consists only of JSON calls to these
+    /// tools, optionally in a code fence, is then parsed as calls.
     #[must_use]
     pub fn knowing(self, names: Vec<String>) -> ReplyParser {
         ReplyParser(match self.0 {
@@ -73,9 +73,9 @@ impl ReplyParser {
         }
     }
 
-    /// Ends an answer that was cut by its length or a stop string. An incomplete call is returned
-    /// with its name and partial arguments if the name is complete. An incomplete marker is
-    /// dropped. Returns whether the last part is such a call.
+    /// Ends an answer that was truncated by the token limit or by a stop string. An incomplete call
+    /// is returned with its name and partial arguments if the name is complete. An incomplete
+    /// marker is dropped. Returns whether the last part is an incomplete call.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.cut(out),

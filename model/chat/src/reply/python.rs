@@ -1,6 +1,6 @@
-//! Calls that are written as Python, as Gemma writes them into a block of `tool_code`:
-//! `weather(city="Paris")`. Several calls are on separate lines or in a list, and each may be
-//! inside of `print(…)`. Arguments are named literals. Any other text is not a call.
+//! Calls written in Python, for example in Gemma's `tool_code` blocks: `weather(city="Paris")`.
+//! Several calls are on separate lines or in a list, and each may be inside `print(…)`. Arguments
+//! are named literals. Any other text is not a call.
 
 use super::ToolCall;
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         self.rest = self.rest.trim_start();
     }
 
-    /// Takes a character after white space, if it is next.
+    /// Consumes a character after white space, if it is next.
     fn takes(&mut self, c: char) -> bool {
         self.skip();
         match self.rest.strip_prefix(c) {
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         self.takes(c).then_some(())
     }
 
-    /// A word of letters, digits, `_`, and these.
+    /// A word of letters, digits, `_`, and the characters of `more`.
     fn word(&mut self, more: &str) -> Option<&'a str> {
         self.skip();
         let part = |c: char| c.is_alphanumeric() || c == '_' || more.contains(c);
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         (!word.is_empty() && !word.starts_with(|c: char| c.is_ascii_digit())).then_some(word)
     }
 
-    /// A call, perhaps printed.
+    /// A call, or a call inside `print(…)`.
     fn statement(&mut self) -> Option<ToolCall> {
         self.skip();
         match self.rest.strip_prefix("print(") {

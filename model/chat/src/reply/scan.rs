@@ -1,15 +1,15 @@
-//! The search for the first of several texts in an answer that grows.
+//! Finds the first of several strings in an answer that grows.
 
-/// The first occurrence of one of several texts.
+/// The first occurrence of one of several strings.
 pub(super) enum Scan {
-    /// The index of the text, and its position.
+    /// The index of the string, and its position.
     Found(usize, usize),
-    /// There is no occurrence, but one may start at this position.
+    /// No string occurs yet, but one may start at this position.
     Until(usize),
 }
 
 pub(super) fn scan(text: &str, needles: &[&str]) -> Scan {
-    // If several match at one position, the longest is used, because one may be a prefix of
+    // If several strings match at one position, the longest is used, because one may be a prefix of
     // another.
     let found = needles
         .iter()
@@ -25,9 +25,9 @@ pub(super) fn scan(text: &str, needles: &[&str]) -> Scan {
     }
 }
 
-/// Removes an incomplete marker at the end of a text. A single byte is kept, because it may be
-/// plain text.
-pub(super) fn without_half_a_mark<'a>(text: &'a str, marks: &[&str]) -> &'a str {
+/// Removes an incomplete marker at the end of a text. A single byte is not removed, because it may
+/// be plain text.
+pub(super) fn without_partial_marker<'a>(text: &'a str, marks: &[&str]) -> &'a str {
     let half = marks.iter().map(|mark| crate::stop::partial_suffix(text, mark)).max().unwrap_or(0);
     if half < 2 { text } else { text.get(..text.len() - half).unwrap_or(text) }
 }

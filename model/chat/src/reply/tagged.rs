@@ -6,7 +6,7 @@ use super::calls;
 use super::form::{FENCE, Form, TOOL_CODE};
 use super::part::{Part, ToolCall, calls_or_content};
 use super::python;
-use super::scan::{Scan, scan, without_half_a_mark};
+use super::scan::{Scan, scan, without_partial_marker};
 use super::truncated::{self, Truncated};
 
 /// The parser's position in the answer.
@@ -31,8 +31,7 @@ pub struct Tagged {
     section: Section,
     /// The markers around the current call.
     marks: (&'static str, Option<&'static str>),
-    /// White space before the current call. It is kept if the call is a block that may turn out to
-    /// be text.
+    /// White space before the current call. It is stored because the call may turn out to be text.
     gap: String,
     /// The state of parsing the current call.
     body: Body,
@@ -41,11 +40,11 @@ pub struct Tagged {
     /// No text of this section has been returned, so leading white space is removed.
     fresh: bool,
     /// Some content has been returned. Reasoning can only come before it.
-    spoke: bool,
-    /// Whether calls, like reasoning, can only come before content.
+    content_returned: bool,
+    /// Whether calls can come only before content, like reasoning.
     either: bool,
     /// The returned parts include content and not only calls.
-    said: bool,
+    text_returned: bool,
 }
 
 impl Tagged {
@@ -65,9 +64,9 @@ impl Tagged {
             body,
             held,
             fresh,
-            spoke: false,
+            content_returned: false,
             either: false,
-            said: false,
+            text_returned: false,
         }
     }
 
@@ -133,10 +132,13 @@ impl Tagged {
     fn content(&mut self, out: &mut Vec<Part>) -> bool {
         let opens = self.form.calls();
         let reasoning = self.form.reasoning();
-        let mut needles: Vec<&str> =
-            if self.spoke { vec![] } else { reasoning.iter().map(|(o, _)| *o).collect() };
+        let mut needles: Vec<&str> = if self.content_returned {
+            vec![]
+        } else {
+            reasoning.iter().map(|(o, _)| *o).collect()
+        };
         let thinks = needles.len();
-        if self.tools && !(self.either && self.said) {
+        if self.tools && !(self.either && self.text_returned) {
             needles.extend(opens.iter().map(|(open, _)| *open));
         }
         match scan(&self.held, &needles) {
@@ -145,7 +147,7 @@ impl Tagged {
                 if (i < thinks || self.either)
                     && !self.held.get(..at).unwrap_or_default().trim().is_empty() =>
             {
-                (self.spoke, self.said) = (true, true);
+                (self.content_returned, self.text_returned) = (true, true);
                 true
             }
             Scan::Found(i, at) => {
@@ -209,7 +211,7 @@ impl Tagged {
         }
     }
 
-    /// Parses text that looked like a call but is not one. It becomes content, which may contain
+    /// Parses text that looked like a call but is not a call. It becomes content, which may contain
     /// reasoning and calls.
     fn as_content(&mut self, all: String, out: &mut Vec<Part>) {
         (self.section, self.held) = (Section::Content, all);
@@ -217,13 +219,13 @@ impl Tagged {
         self.finish(out);
     }
 
-    /// Ends an answer that was cut. Returns whether the last part is an incomplete call.
+    /// Ends a truncated answer. Returns whether the last part is an incomplete call.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         let held = std::mem::take(&mut self.held);
         let cut = match self.section {
             Section::Call => Some(self.cut_call(&held)),
-            // A call of Llama 3 needs no known name. In other formats the name must be the name of
-            // a tool.
+            // Llama 3's calls do not need the name of a known tool. In other formats the name must
+            // be the name of a tool.
             Section::Whole | Section::Start if !self.names.is_empty() => {
                 bare_calls::cut(&held, &self.names)
             }
@@ -236,11 +238,11 @@ impl Tagged {
             _ => None,
         };
         if let Some((calls, partial)) = cut {
-            self.spoke = true;
+            self.content_returned = true;
             out.extend(calls.into_iter().map(Part::Call));
             return partial;
         }
-        // Tags of a call without its name are dropped.
+        // The tags of a call without a name are dropped.
         let begun = held.trim_start();
         if matches!(self.section, Section::Start | Section::Whole)
             && (begun.starts_with("<t") || begun.starts_with("<f"))
@@ -251,16 +253,16 @@ impl Tagged {
         let marks: Vec<&str> = match self.section {
             Section::Reasoning(close) => vec![close],
             // In content constrained to a schema a marker is text.
-            _ if self.either && self.said => vec![],
+            _ if self.either && self.text_returned => vec![],
             _ => {
                 let reasoning = self.form.reasoning().iter().map(|(open, _)| *open);
-                // A word of text is not half of a marker.
+                // A plain word is not the start of a marker.
                 let may = |open: &&str| !open.starts_with("Action:") || held.contains("Action:");
                 let calls = self.form.calls().iter().map(|(open, _)| *open).filter(|_| self.tools);
                 reasoning.chain(calls.filter(may)).collect()
             }
         };
-        let kept = without_half_a_mark(&held, &marks);
+        let kept = without_partial_marker(&held, &marks);
         // White space before a marker is dropped.
         let kept = if kept.len() < held.len() { kept.trim_end() } else { kept };
         kept.clone_into(&mut self.held);
@@ -275,10 +277,10 @@ impl Tagged {
 
     fn cut_call(&self, body: &str) -> Truncated {
         if self.marks.1 == FENCE {
-            // A block without its end is not a call, unless all of it was received.
+            // A block without its end is a call only if all of it was received.
             return (self.read_call(body).unwrap_or_default(), false);
         }
-        let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
+        let body = self.marks.1.map_or(body, |close| without_partial_marker(body, &[close]));
         // The call may be complete except for its end marker. Arguments in tags and a name without
         // arguments may continue.
         let (begin, end) = (body.trim_start(), body.trim_end());
@@ -319,7 +321,7 @@ impl Tagged {
     /// be parsed.
     fn call(&mut self, body: &str, written: String, out: &mut Vec<Part>) -> bool {
         let read = self.read_call(body);
-        self.spoke = true;
+        self.content_returned = true;
         let is = read.is_some();
         calls_or_content(read, std::mem::take(&mut self.gap) + &written, out);
         is
@@ -345,8 +347,8 @@ impl Tagged {
         match self.section {
             Section::Reasoning(_) => out.push(Part::Reasoning(text.to_owned())),
             _ => {
-                self.said |= !text.trim().is_empty();
-                self.spoke |= self.said;
+                self.text_returned |= !text.trim().is_empty();
+                self.content_returned |= self.text_returned;
                 out.push(Part::Content(text.to_owned()));
             }
         }

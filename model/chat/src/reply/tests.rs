@@ -283,7 +283,7 @@ fn recorded_replies_parse_equally_at_any_split() {
     }
 }
 
-/// Whole answers of models that know tools only from the prompt (the first ones are from
+/// Whole answers of models that have seen the tools only in the prompt (the first answers are from
 /// Qwen2.5-Coder).
 fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
     use Form::{Hermes, Llama3, Mistral};
@@ -420,7 +420,7 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
             "{\"name\": \"time\", \"arguments\": {}} is how.",
             vec![content("{\"name\": \"time\", \"arguments\": {}} is how.")],
         ),
-        ("a tag that is none", Hermes, "<tool>x", vec![content("<tool>x")]),
+        ("an unknown tag", Hermes, "<tool>x", vec![content("<tool>x")]),
     ]
 }
 
@@ -441,8 +441,8 @@ fn bare_tool_call_is_parsed_at_any_split() {
     assert_eq!(parts, [content("{\"ci")]);
 }
 
-/// An answer that is cut at any position shows no markers. Its calls are the complete ones and the
-/// start of another.
+/// A truncated answer shows no markers, wherever it was cut. Its calls are the complete calls and
+/// the start of the next one.
 #[test]
 fn truncated_reply_shows_no_markers_and_keeps_started_call() {
     let known = || {
@@ -461,7 +461,7 @@ fn truncated_reply_shows_no_markers_and_keeps_started_call() {
         let broken = want
             .iter()
             .any(|part| matches!(part, Content(text) if text.contains("<tool_call>") || text.contains("<|")));
-        // Until the text after it arrives, this is a call.
+        // This is a call until the text after it arrives.
         if broken || name == "text behind it" || form == Form::Llama3 && name == "llama json" {
             continue;
         }
@@ -590,7 +590,7 @@ fn reply_form_is_detected_from_template() {
 }
 
 proptest::proptest! {
-    /// No text makes a parser fail. The result does not depend on how the text is divided.
+    /// No text makes the parser fail. The result does not depend on the split into pieces.
     #[test]
     fn random_text_parses_equally_at_any_split(
         words in proptest::collection::vec(proptest::sample::select(vec![

@@ -1,5 +1,5 @@
-//! The calls of an answer that was cut: the complete ones, and the name and partial arguments of
-//! the last one.
+//! The calls of a truncated answer: the complete calls, and the name and partial arguments of the
+//! last one.
 
 use super::calls::{call, named, value};
 use super::part::ToolCall;
@@ -61,8 +61,8 @@ pub fn begun(text: &str) -> Option<ToolCall> {
             (_, None) => break,
         }
     }
-    // If the arguments are in a JSON string, half of the string cannot be decoded. Arguments that
-    // are not an object are dropped.
+    // If the arguments are in a JSON string, a part of that string cannot be decoded. Arguments
+    // that are not an object are dropped.
     if !arguments.starts_with('{') {
         arguments.clear();
     }

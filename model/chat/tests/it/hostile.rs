@@ -1,5 +1,5 @@
-//! Tests hostile templates. Each case ends with a typed error of one line, on a thread with a small
-//! stack, within limits of memory and time.
+//! Tests hostile templates. Each case ends with a typed error of one line. It runs on a thread with
+//! a small stack, within limits of memory and time.
 
 use std::time::{Duration, Instant};
 
@@ -102,7 +102,7 @@ fn long_chains_do_not_use_stack() {
         render(&chain("[]", " + [1]"))
             .map_err(|e| e.to_string())
             .unwrap_err()
-            .matches("asks for too much")
+            .matches("exceeds a limit")
             .count(),
         1
     );

@@ -1,4 +1,4 @@
-//! Rendered prompts compared with jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
+//! Compares rendered prompts with jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
 
 use crate::it::support::files::model_path;
 use kjit_chat::{ChatTemplate, Message, Origin};

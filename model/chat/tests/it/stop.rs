@@ -1,4 +1,4 @@
-//! The text of an answer that is cut within a character.
+//! The text of an answer that is truncated inside a character.
 
 use crate::it::support::folder::letters;
 use kjit_chat::stop::StopWatcher;
@@ -38,6 +38,6 @@ fn incomplete_character_of_truncated_answer_is_dropped() {
     assert_eq!(
         text(|w, to| w.finish(to)),
         ("a\u{fffd}".to_owned(), "a\u{fffd}".to_owned()),
-        "the model ended it so"
+        "the model ended the answer here"
     );
 }

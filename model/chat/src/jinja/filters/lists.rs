@@ -34,7 +34,7 @@ pub fn filter(
         "items" => match value {
             Value::Undefined => Value::generator(Vec::new(), meter),
             Value::Map(map) => {
-                Value::room_for(map.entries.len().saturating_mul(3), meter)?;
+                Value::check_length(map.entries.len().saturating_mul(3), meter)?;
                 let pair = |(key, value): &(Value, Value)| {
                     Value::tuple(vec![key.clone(), value.clone()], meter)
                 };
@@ -49,7 +49,7 @@ pub fn filter(
         }
         .unwrap_or(Value::Undefined)),
         "last" => match value {
-            Value::Generator(_) => wrong(format!("last: the end is not known of {}", value.kind())),
+            Value::Generator(_) => wrong(format!("last: {} has no known end", value.kind())),
             Value::List(list) => Ok(list.items.last().cloned().unwrap_or(Value::Undefined)),
             other => {
                 Ok(crate::jinja::items::items(other, meter)?.pop().unwrap_or(Value::Undefined))
@@ -58,7 +58,7 @@ pub fn filter(
         "reverse" => match value {
             Value::Text(text) => {
                 meter.bytes(text.len())?;
-                Value::room_for(text.len() / 16, meter)?;
+                Value::check_length(text.len() / 16, meter)?;
                 Ok(Value::text(&text.chars().rev().collect::<String>(), meter)?
                     .marked_safe(text.safe))
             }
@@ -101,12 +101,12 @@ pub fn filter(
             let [count, fill] = arguments.bind(name, ["linecount", "fill_with"], 1)?;
             let items = crate::jinja::items::items(value, meter)?;
             let count = match size(count, "linecount", 0)? {
-                0 => return wrong("batch: a row has at least one element"),
+                0 => return wrong("batch: a row needs at least one element"),
                 count => count,
             };
             let mut rows: Vec<Vec<Value>> = items.chunks(count).map(<[Value]>::to_vec).collect();
             if let (Some(fill), Some(last)) = (filling(fill), rows.last_mut()) {
-                Value::room_for(count, meter)?;
+                Value::check_length(count, meter)?;
                 last.resize(count, fill.clone());
             }
             let rows =
@@ -117,10 +117,10 @@ pub fn filter(
             let [count, fill] = arguments.bind(name, ["slices", "fill_with"], 1)?;
             let items = crate::jinja::items::items(value, meter)?;
             let count = match size(count, "slices", 0)? {
-                0 => return wrong("slice: there is at least one slice"),
+                0 => return wrong("slice: the number of slices must be at least 1"),
                 count => count,
             };
-            Value::room_for(count.saturating_mul(2), meter)?;
+            Value::check_length(count.saturating_mul(2), meter)?;
             let (each, longer) = (items.len() / count, items.len() % count);
             let mut rows = Vec::new();
             for i in 0..count {
@@ -139,7 +139,8 @@ fn filling(fill: Option<&Value>) -> Option<&Value> {
     fill.filter(|fill| !matches!(fill, Value::None))
 }
 
-/// The value at a path such as `a.b.0`. A missing part gives the default, if there is one.
+/// The value at a path such as `a.b.0`. If an element of the path does not exist: the default, if
+/// one is given.
 pub fn path(
     value: &Value,
     attribute: &Value,

@@ -58,8 +58,11 @@ pub fn filter(
         | "slice" | "sum" => lists::filter(name, value, &arguments, meter),
         "map" => map(value, arguments, meter, levels),
         "reject" | "rejectattr" | "select" | "selectattr" => select(name, value, arguments, meter),
-        "random" => wrong("random chooses by chance, which a prompt does not do"),
-        _ => wrong(format!("there is no filter '{name:.40}'")),
+        "random" => wrong(
+            "the filter 'random' is not supported: prompts must not depend on random \
+             numbers",
+        ),
+        _ => wrong(format!("unknown filter '{name:.40}'")),
     }
 }
 
@@ -80,10 +83,11 @@ fn map(
         }
     } else {
         if arguments.positional.is_empty() {
-            return wrong("map needs the name of a filter, or an attribute");
+            return wrong("map needs the name of a filter, or attribute=NAME");
         }
         let name = text::to_string(&arguments.positional.remove(0), meter)?;
-        // Filters of filters (`map('map', …)`) recurse once per name, which `levels` limits.
+        // A filter of filters (`map('map', …)`) recurses once for each name. `levels` limits the
+        // recursion.
         for item in items {
             let arguments = Arguments {
                 positional: arguments.positional.clone(),
@@ -109,7 +113,7 @@ fn select(
     let mut positional = std::mem::take(&mut arguments.positional).into_iter();
     let attribute = if name.ends_with("attr") { positional.next() } else { None };
     if name.ends_with("attr") && attribute.is_none() {
-        return wrong(format!("{name} needs an attribute"));
+        return wrong(format!("{name} needs the name of an attribute"));
     }
     let test = positional.next().map(|name| text::to_string(&name, meter)).transpose()?;
     arguments.positional = positional.collect();

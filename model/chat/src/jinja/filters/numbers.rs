@@ -73,7 +73,7 @@ fn int(value: &Value, default: Value, base: i128) -> Result<Value, Fault> {
     match value {
         Value::Int(_) => Ok(value.clone()),
         Value::Bool(b) => Ok(Value::Int(i128::from(*b))),
-        Value::Float(x) if x.is_infinite() => wrong("int: infinity is not a whole number"),
+        Value::Float(x) if x.is_infinite() => wrong("int: infinity is not an integer"),
         Value::Text(text) => match digits(text.trim_matches(chars::is_space), base) {
             Some(n) => Ok(Value::Int(n)),
             None => Ok(float(value).and_then(cut).unwrap_or(default)),

@@ -1,4 +1,4 @@
-//! Filters that compare elements or an attribute of them.
+//! Filters that compare elements or an attribute of the elements.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -37,12 +37,12 @@ pub fn filter(
             let at = match text(by_what, "by")?.unwrap_or("key") {
                 "key" => 0,
                 "value" => 1,
-                _ => return wrong("dictsort: 'by' is key or value"),
+                _ => return wrong("dictsort: 'by' must be key or value"),
             };
             let Value::Map(map) = value else {
                 return wrong(format!("dictsort: {} is not an object", value.kind()));
             };
-            Value::room_for(map.entries.len().saturating_mul(3), meter)?;
+            Value::check_length(map.entries.len().saturating_mul(3), meter)?;
             let pair = |(key, value): &(Value, Value)| {
                 Value::tuple(vec![key.clone(), value.clone()], meter)
             };
@@ -67,7 +67,7 @@ pub fn filter(
                 }
             }
             let group = |(_, items): (Value, Vec<Value>)| {
-                // The key is the one of the first element, not in lower case.
+                // The key of a group is the key of its first element, with its original case.
                 let key = by(
                     items.first().unwrap_or(&Value::Undefined),
                     attribute,
@@ -170,8 +170,8 @@ fn sorted(
     Ok(keyed)
 }
 
-/// A stable merge sort. Comparisons may fail and need not be an order (NaN, integers that a float
-/// cannot represent exactly). The standard library's sort may panic in these cases.
+/// A stable merge sort. Comparisons may fail, and they may be inconsistent (NaN, integers that a
+/// float cannot represent exactly). The standard library's sort may panic in these cases.
 fn sort<T: Clone>(
     all: &mut Vec<T>,
     compare: impl Fn(&T, &T) -> Result<Ordering, Fault>,

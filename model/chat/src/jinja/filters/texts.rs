@@ -21,7 +21,7 @@ pub fn filter(
     let safe = matches!(&whole, Value::Text(text) if text.safe);
     let needs_text = || match value {
         Value::Text(_) => Ok(()),
-        other => wrong(format!("{name} takes a text, not {}", other.kind())),
+        other => wrong(format!("{name} needs a string, not {}", other.kind())),
     };
     let string =
         |value: Option<&Value>| value.map(|value| written::to_string(value, meter)).transpose();
@@ -37,7 +37,7 @@ pub fn filter(
         }
         "title" => {
             arguments.bind(name, [], 0)?;
-            Value::room_for(this.len() / 8, meter)?;
+            Value::check_length(this.len() / 8, meter)?;
             Value::text(&title(this), meter)
         }
         "trim" => {
@@ -62,7 +62,7 @@ pub fn filter(
         }
         "format" => {
             if !arguments.positional.is_empty() && !arguments.named.is_empty() {
-                return wrong("format takes values or values with names, not both");
+                return wrong("format accepts either positional or named values, not both");
             }
             let named = arguments
                 .named
@@ -101,7 +101,7 @@ pub fn filter(
             let ending = end.chars().count();
             if length < ending || leeway < 0 {
                 return wrong(format!(
-                    "truncate: a length of {length} has no room for its end of {ending}"
+                    "truncate: the length {length} is less than the length of 'end' ({ending})"
                 ));
             }
             let most = length.saturating_add(usize::try_from(leeway).unwrap_or(usize::MAX));
@@ -129,7 +129,7 @@ pub fn filter(
                 0,
             )?;
             let width = match size(width, "width", 79)? {
-                0 => return wrong("wordwrap: a line has at least one character"),
+                0 => return wrong("wordwrap: the width must be at least 1"),
                 width => width,
             };
             let between =
@@ -168,7 +168,7 @@ fn indent(
     meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
     let mut out = MeteredString::new(meter);
-    // A final line end is followed by an empty line.
+    // If the text ends with a line end, its last line is an empty line.
     let open = text.is_empty() || text.ends_with(|c| c != '\r' && chars::is_line_end(c));
     for (i, line) in chars::lines(text, false).chain(open.then_some("")).enumerate() {
         meter.work(1)?;
@@ -187,7 +187,7 @@ fn to_json(value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Va
         Some(Value::Text(indent)) => Some(indent.to_string()),
         other => match optional(other, "indent")? {
             Some(width) if width <= 64 => Some(" ".repeat(usize::try_from(width).unwrap_or(0))),
-            Some(_) => return wrong("tojson: an indent is a text or a number up to 64"),
+            Some(_) => return wrong("tojson: indent must be a string or an integer from 0 to 64"),
             None => None,
         },
     };
@@ -197,9 +197,9 @@ fn to_json(value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Va
         }
         Some(Value::List(pair)) => match pair.items.as_slice() {
             [Value::Text(item), Value::Text(key)] => (item.to_string(), key.to_string()),
-            _ => return wrong("tojson: separators are two texts"),
+            _ => return wrong("tojson: separators must be two strings"),
         },
-        Some(_) => return wrong("tojson: separators are two texts"),
+        Some(_) => return wrong("tojson: separators must be two strings"),
     };
     let json =
         written::Json { indent, item, key, ascii: flag(ascii, false), sorted: flag(sorted, false) };

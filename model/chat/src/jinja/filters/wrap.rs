@@ -35,7 +35,7 @@ impl Wrap {
         out: &mut MeteredString,
         meter: &Rc<Meter>,
     ) -> Result<(), Fault> {
-        Value::room_for(line.len(), meter)?;
+        Value::check_length(line.len(), meter)?;
         let letters: Vec<char> = line.chars().collect();
         // Pieces that cannot be broken, in reverse order.
         let mut pieces: Vec<&[char]> = self.pieces(&letters);
@@ -84,7 +84,7 @@ impl Wrap {
         }
     }
 
-    /// Splits a line to white space and words or parts of words.
+    /// Splits a line into white space and words. Long or hyphenated words may be several pieces.
     fn pieces<'t>(&self, letters: &'t [char]) -> Vec<&'t [char]> {
         let mut all = Vec::new();
         let mut from = 0;

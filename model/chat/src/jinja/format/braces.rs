@@ -25,14 +25,13 @@ struct Fields<'v> {
     named: &'v [(String, Value)],
     /// The value of the next `{}`.
     next: usize,
-    /// Whether a field had an explicit number. If one has, all must have one.
+    /// Whether a field had an explicit number. All fields or none must have one.
     numbered: bool,
     meter: &'v Rc<Meter>,
 }
 
 impl Fields<'_> {
-    /// Writes a pattern with its values. Fields may be inside specifications of fields, up to this
-    /// depth.
+    /// Writes a pattern with its values. A specification may contain fields, up to this depth.
     fn write(
         &mut self,
         pattern: &str,
@@ -60,7 +59,7 @@ impl Fields<'_> {
 
     fn field(&mut self, field: &str, levels: usize, out: &mut MeteredString) -> Result<(), Fault> {
         if levels == 0 {
-            return wrong("format: fields are within fields within fields");
+            return wrong("format: fields are nested more than two deep");
         }
         // A name ends at '!' or ':' outside brackets.
         let mut bracket = false;
@@ -83,7 +82,7 @@ impl Fields<'_> {
             "s" => text::as_text(&value, self.meter)?,
             "r" => Value::text(&text::represented(&value, self.meter)?, self.meter)?,
             "a" => Value::text(&text::ascii(&value, self.meter)?, self.meter)?,
-            other => return wrong(format!("format: the conversion '{other:.40}' is not known")),
+            other => return wrong(format!("format: unknown conversion '{other:.40}'")),
         };
         let mut inner = MeteredString::new(self.meter);
         self.write(spec, levels - 1, &mut inner)?;
@@ -96,13 +95,13 @@ impl Fields<'_> {
         let (first, mut rest) = path.split_at_checked(end).unwrap_or((path, ""));
         let found = if path.is_empty() {
             if self.numbered {
-                return wrong("format: fields have numbers or not, all of them");
+                return wrong("format: all fields or none must have a number");
             }
             self.next += 1;
             self.values.get(self.next - 1)
         } else if let Ok(at) = first.parse::<usize>() {
             if self.next > 0 {
-                return wrong("format: fields have numbers or not, all of them");
+                return wrong("format: all fields or none must have a number");
             }
             self.numbered = true;
             self.values.get(at)
@@ -110,7 +109,7 @@ impl Fields<'_> {
             self.named.iter().find(|(name, _)| name == first).map(|(_, value)| value)
         };
         let Some(mut value) = found.cloned() else {
-            return wrong(format!("format: there is nothing for {{{path:.40}}}"));
+            return wrong(format!("format: there is no value for {{{path:.40}}}"));
         };
         while !rest.is_empty() {
             self.meter.work(1)?;
@@ -128,7 +127,7 @@ impl Fields<'_> {
                 let end = name.find(['.', '[']).unwrap_or(name.len());
                 let (name, more) = name.split_at_checked(end).unwrap_or((name, ""));
                 if name.is_empty() {
-                    return wrong("format: a name is missing behind '.'");
+                    return wrong("format: a name is missing after '.'");
                 }
                 value = methods::attribute(&value, name, self.meter)?.unwrap_or(Value::Undefined);
                 rest = more;

@@ -17,14 +17,14 @@ const MOST_DIGITS: usize = 1000;
 fn precision(digits: usize) -> Result<usize, Fault> {
     match digits {
         digits if digits <= MOST_DIGITS => Ok(digits),
-        digits => limit(format!("format: a precision of {digits} is more than {MOST_DIGITS}")),
+        digits => limit(format!("format: the precision {digits} is more than {MOST_DIGITS}")),
     }
 }
 
 fn width(columns: usize) -> Result<usize, Fault> {
     match columns {
         columns if columns <= MAX_MEMORY => Ok(columns),
-        columns => limit(format!("format: a width of {columns} is more than values may hold")),
+        columns => limit(format!("format: the width {columns} exceeds the memory limit of values")),
     }
 }
 

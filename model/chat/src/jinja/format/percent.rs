@@ -74,14 +74,14 @@ pub fn percent(
             continue;
         }
         let Some(value) = by_name.or_else(|| rest.next()) else {
-            return wrong("format: there are too few values");
+            return wrong("format: there are fewer values than fields in the pattern");
         };
         convert(kind, &spec, value, safe, &mut out, meter)?;
     }
     match values {
         [Value::Map(_) | Value::List(_)] => {}
         _ if rest.len() > 0 => {
-            return wrong("format: there are more values than the pattern has places");
+            return wrong("format: there are more values than fields in the pattern");
         }
         _ => {}
     }
@@ -96,7 +96,7 @@ fn number<'v>(
     if chars.next_if_eq(&'*').is_some() {
         return match values.next() {
             Some(Value::Int(n)) => Ok(*n),
-            _ => wrong("format: '*' takes a whole number"),
+            _ => wrong("format: '*' needs an integer"),
         };
     }
     let mut n = 0i128;
@@ -126,7 +126,7 @@ fn convert(
         Value::Float(x) if matches!(kind, 'd' | 'i' | 'u') && x.abs() < 1e38 => Some(*x as i128),
         _ => None,
     };
-    let no_number = || wrong(format!("format: %{kind} takes a number, not {}", value.kind()));
+    let no_number = || wrong(format!("format: %{kind} needs a number, not {}", value.kind()));
     let (negative, body) = match kind {
         's' | 'r' | 'a' => {
             let whole = match kind {
@@ -144,7 +144,7 @@ fn convert(
         'c' => match (value, int.and_then(|n| u32::try_from(n).ok()).and_then(char::from_u32)) {
             (_, Some(c)) => (false, c.to_string()),
             (Value::Text(text), _) if text.chars().count() == 1 => (false, text.to_string()),
-            _ => return wrong("format: %c takes a character"),
+            _ => return wrong("format: %c needs one character"),
         },
         'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
             let Some(n) = int else { return no_number() };
@@ -165,7 +165,7 @@ fn convert(
                 float(kind, spec.precision.unwrap_or(6), x.abs(), spec.other),
             )
         }
-        _ => return wrong(format!("format: %{kind} is not known")),
+        _ => return wrong(format!("format: unknown conversion %{kind}")),
     };
     let is_text = matches!(kind, 's' | 'r' | 'a' | 'c');
     let sign = match negative {

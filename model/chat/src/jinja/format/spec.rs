@@ -52,13 +52,13 @@ impl Spec {
         if chars.next_if_eq(&'.').is_some() {
             match number(&mut chars) {
                 Some(digits) => spec.precision = Some(precision(digits)?),
-                None => return wrong("format: a precision is missing behind '.'"),
+                None => return wrong("format: a precision is missing after '.'"),
             }
         }
         spec.kind = chars.next();
         match chars.next() {
             None => Ok(spec),
-            Some(_) => wrong(format!("format: '{source:.40}' is not a specification")),
+            Some(_) => wrong(format!("format: invalid specification '{source:.40}'")),
         }
     }
 }
@@ -79,18 +79,21 @@ pub fn write(
         Value::Int(n) => of_int(*n, &spec, out),
         Value::Bool(b) => of_int(i128::from(*b), &spec, out),
         Value::Float(x) => of_float(*x, &spec, out),
-        other => wrong(format!("format: {} takes no specification '{source:.40}'", other.kind())),
+        other => wrong(format!(
+            "format: {} does not support a specification ('{source:.40}')",
+            other.kind()
+        )),
     }
 }
 
 fn unknown(kind: char, what: &str) -> Result<(), Fault> {
-    wrong(format!("format: the type '{kind}' does not go with {what}"))
+    wrong(format!("format: the type '{kind}' cannot format {what}"))
 }
 
 fn of_text(this: &str, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault> {
     match spec.kind {
         None | Some('s') => {}
-        Some(kind) => return unknown(kind, "a text"),
+        Some(kind) => return unknown(kind, "a string"),
     }
     let align = spec.align.unwrap_or('<');
     if spec.sign.is_some()
@@ -99,7 +102,7 @@ fn of_text(this: &str, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault
         || spec.grouping.is_some()
         || align == '='
     {
-        return wrong("format: a text has no sign and no digits");
+        return wrong("format: a string does not support a sign, grouping or '='");
     }
     let cut: String = this.chars().take(spec.precision.unwrap_or(usize::MAX)).collect();
     let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
@@ -112,7 +115,7 @@ fn of_int(n: i128, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault> {
         return of_float(n as f64, spec, out);
     }
     if spec.precision.is_some() || spec.positive_zero {
-        return wrong("format: a whole number has no precision");
+        return wrong("format: an integer does not support a precision");
     }
     let digits = n.unsigned_abs();
     let (prefix, digits, every) = match kind {
@@ -134,15 +137,13 @@ fn of_int(n: i128, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault> {
                 );
             }
             _ => {
-                return wrong(
-                    "format: the type 'c' takes the number of a character, without a sign",
-                );
+                return wrong("format: the type 'c' needs a code point, without a sign");
             }
         },
-        other => return unknown(other, "a whole number"),
+        other => return unknown(other, "an integer"),
     };
     if spec.grouping.is_some_and(|mark| kind == 'n' || (mark == ',' && every == 4)) {
-        return wrong(format!("format: groups do not go with the type '{kind}'"));
+        return wrong(format!("format: the type '{kind}' does not support grouping"));
     }
     let prefix = if spec.other { prefix } else { "" };
     let sign = sign(n < 0, spec);
@@ -163,7 +164,7 @@ fn of_float(x: f64, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault> {
         }
         (None, Some(_)) => text::float(size),
         (Some('n'), _) if spec.grouping.is_some() => {
-            return wrong("format: groups do not go with the type 'n'");
+            return wrong("format: the type 'n' does not support grouping");
         }
         (Some('n'), precision) => float('g', precision.unwrap_or(6), size, spec.other),
         (Some('%'), precision) => {

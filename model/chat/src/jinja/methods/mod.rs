@@ -21,7 +21,7 @@ const OF_CYCLERS: [&str; 2] = ["next", "reset"];
 const OF_INTS: [&str; 2] = ["bit_count", "bit_length"];
 const OF_FLOATS: [&str; 1] = ["is_integer"];
 
-/// `value.name`: a method, or otherwise a key of an object. `None` if there is neither.
+/// `value.name`: a method, or otherwise a key of an object. `None` if neither exists.
 pub fn attribute(value: &Value, name: &str, meter: &Rc<Meter>) -> Result<Option<Value>, Fault> {
     if let Some(own) = own_attribute(value, name, meter)? {
         return Ok(Some(own));
@@ -38,7 +38,9 @@ pub fn attribute(value: &Value, name: &str, meter: &Rc<Meter>) -> Result<Option<
 /// `value.name` without the keys of objects.
 pub fn own_attribute(value: &Value, name: &str, meter: &Rc<Meter>) -> Result<Option<Value>, Fault> {
     let methods: &[&str] = match value {
-        Value::Undefined => return wrong(format!("{name:.40} is asked of an undefined value")),
+        Value::Undefined => {
+            return wrong(format!("an undefined value has no attribute {name:.40}"));
+        }
         Value::Namespace(namespace) => return Ok(namespace.borrow().get(name).cloned()),
         Value::Text(_) => &texts::METHODS,
         Value::Map(_) => &OF_OBJECTS,
@@ -132,7 +134,7 @@ pub fn call(
                 }
             }
             if name == "index" {
-                wrong("index(): it is not in the list")
+                wrong("index(): the list does not contain the value")
             } else {
                 Ok(Value::Int(count))
             }
@@ -166,7 +168,7 @@ fn of_object(
     match name {
         "items" => {
             arguments.bind(name, [], 0)?;
-            Value::room_for(count.saturating_mul(3), meter)?;
+            Value::check_length(count.saturating_mul(3), meter)?;
             let pair = |(key, value): &(Value, Value)| {
                 Value::tuple(vec![key.clone(), value.clone()], meter)
             };
@@ -175,7 +177,7 @@ fn of_object(
         }
         "keys" => Value::sequence(super::items::items(value, meter)?, ListKind::Keys, meter),
         "values" => {
-            Value::room_for(count, meter)?;
+            Value::check_length(count, meter)?;
             Value::sequence(
                 map.entries.iter().map(|(_, value)| value.clone()).collect(),
                 ListKind::Values,
@@ -191,7 +193,7 @@ fn of_object(
         "fromkeys" => {
             let [keys, of_all] = arguments.bind(name, ["iterable", "value"], 1)?;
             let keys = super::items::items(keys.unwrap_or(&Value::Undefined), meter)?;
-            Value::room_for(keys.len().saturating_mul(2), meter)?;
+            Value::check_length(keys.len().saturating_mul(2), meter)?;
             let of_all = of_all.cloned().unwrap_or(Value::None);
             Value::map(keys.into_iter().map(|key| (key, of_all.clone())).collect(), meter)
         }
@@ -207,7 +209,7 @@ fn of_running_loop(
 ) -> Result<Value, Fault> {
     if name == "cycle" {
         return match arguments.positional.len() {
-            0 => wrong("cycle() takes at least one value"),
+            0 => wrong("cycle() needs at least one value"),
             n => Ok(arguments
                 .positional
                 .get(state.at.get() % n)
@@ -217,7 +219,7 @@ fn of_running_loop(
     }
     // A loop that contains itself would never be freed.
     if arguments.positional.iter().any(|value| value.inside().namespace) {
-        return wrong("changed() takes no loops and no namespaces");
+        return wrong("changed() does not accept loops or namespaces");
     }
     let mut last = state.last.borrow_mut();
     let same = match &*last {
@@ -246,8 +248,8 @@ pub fn unknown<T>(value: &Value, name: &str) -> Result<T, Fault> {
     };
     if changes {
         return wrong(format!(
-            "{name}(): a template changes nothing that exists; make another ('set x = x + [y]', \
-             'dict(x, a=1)')"
+            "{name}(): a template cannot change an existing value; create a new one ('set x = x + \
+             [y]', 'dict(x, a=1)')"
         ));
     }
     wrong(format!("{} has no method {name:.40}()", value.kind()))

@@ -60,8 +60,8 @@ pub const METHODS: [&str; 46] = [
     "zfill",
 ];
 
-/// Calls a method. If the input is HTML and the result has the same letters, the result is HTML
-/// too.
+/// Calls a method. If the input is HTML and the result has the same letters, the result is also
+/// HTML.
 pub fn call(
     this: &Text,
     name: &str,
@@ -87,7 +87,7 @@ pub fn call(
             let [width, fill] = arguments.bind(name, ["width", "fillchar"], 1)?;
             let fill = text(fill, "fillchar")?.unwrap_or(" ");
             if fill.chars().count() != 1 {
-                return wrong(format!("{name}() fills with one character"));
+                return wrong(format!("{name}(): the fill must be one character"));
             }
             fill_up(this, name, size(width, "width", 0)?, fill, meter)
         }
@@ -121,7 +121,7 @@ pub fn call(
             let [by] = arguments.bind(name, ["sep"], 1)?;
             let by = needed(by, "sep")?;
             if by.is_empty() {
-                return wrong(format!("{name}() by nothing"));
+                return wrong(format!("{name}(): the separator is empty"));
             }
             let found =
                 if name == "partition" { this.split_once(by) } else { this.rsplit_once(by) };
@@ -159,7 +159,7 @@ pub fn call(
             let items = crate::jinja::items::items(all.unwrap_or(&Value::Undefined), meter)?;
             if let Some(other) = items.iter().find(|item| item.as_text().is_none()) {
                 return wrong(format!(
-                    "join() takes texts, not {}; '|join' takes any value",
+                    "join() needs strings, not {}; '|join' accepts any value",
                     other.kind()
                 ));
             }
@@ -168,7 +168,7 @@ pub fn call(
         "format" => format::braces(this, &arguments.positional, &arguments.named, meter),
         "format_map" => {
             let [map] = arguments.bind(name, ["mapping"], 1)?;
-            let Some(Value::Map(map)) = map else { return wrong("format_map() takes an object") };
+            let Some(Value::Map(map)) = map else { return wrong("format_map() needs an object") };
             let mut named = Vec::new();
             for (key, value) in &map.entries {
                 meter.bytes(key.as_text().map_or(0, str::len))?;
@@ -181,7 +181,7 @@ pub fn call(
             let [table] = arguments.bind(name, ["table"], 1)?;
             translate(this, table.unwrap_or(&Value::Undefined), meter)
         }
-        _ => return wrong(format!("a text has no method {name:.40}()")),
+        _ => return wrong(format!("a string has no method {name:.40}()")),
     };
     Ok(result?.marked_safe(this.safe))
 }
@@ -193,7 +193,7 @@ fn needed<'v>(value: Option<&'v Value>, name: &str) -> Result<&'v str, Fault> {
 /// A string in another case. It may have three times as many bytes.
 pub fn in_case(this: &str, name: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.bytes(this.len())?;
-    Value::room_for(this.len() / 8, meter)?;
+    Value::check_length(this.len() / 8, meter)?;
     let changed = match name {
         "upper" => this.to_uppercase(),
         "lower" => this.to_lowercase(),
@@ -237,7 +237,8 @@ pub fn strip(this: &str, name: &str, set: Option<&str>, meter: &Rc<Meter>) -> Re
     )
 }
 
-/// Pads to a width. If the padding is odd, the extra character is on the same side as in Python.
+/// Pads to a width. If the number of padding characters is odd, the extra character is on the same
+/// side as in Python.
 pub fn fill_up(
     this: &str,
     name: &str,
@@ -314,7 +315,7 @@ fn search(
         let Value::List(list) = wanted else { return has(wanted).map(Value::Bool) };
         if !list.kind.is_tuple() {
             return wrong(format!(
-                "{name}() takes a text or a tuple of texts, not {}",
+                "{name}() needs a string or a tuple of strings, not {}",
                 wanted.kind()
             ));
         }
@@ -343,7 +344,9 @@ fn search(
         Some(at) => Ok(Value::Int(
             this.get(..offset + at).map_or(0, |before| before.chars().count()) as i128,
         )),
-        None if name.ends_with("index") => wrong(format!("{name}(): it is not in the text")),
+        None if name.ends_with("index") => {
+            wrong(format!("{name}(): the string does not contain the value"))
+        }
         None => Ok(Value::Int(-1)),
     }
 }
@@ -392,7 +395,7 @@ pub fn split(
         Ok::<(), Fault>(())
     };
     match by {
-        Some("") => return wrong("split() by nothing"),
+        Some("") => return wrong("split(): the separator is empty"),
         Some(by) if from_end => this.rsplitn(pieces, by).try_for_each(&mut push)?,
         Some(by) => this.splitn(pieces, by).try_for_each(&mut push)?,
         None => words(this, pieces, from_end, &mut push)?,
@@ -448,7 +451,7 @@ fn make_table(arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> 
                 let key = match (letters.next(), letters.next()) {
                     (Some(only), None) => point(only),
                     _ if key.as_text().is_none() => key.clone(),
-                    _ => return wrong("maketrans() takes keys of one character"),
+                    _ => return wrong("maketrans(): a key is not one character"),
                 };
                 entries.push((key, value.clone()));
             }
@@ -456,9 +459,9 @@ fn make_table(arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> 
         _ => {
             let (from, to) = (needed(from, "x")?, needed(to, "y")?);
             let without = needed(without, "z")?;
-            Value::room_for((from.len() + without.len()).saturating_mul(4), meter)?;
+            Value::check_length((from.len() + without.len()).saturating_mul(4), meter)?;
             if from.chars().count() != to.chars().count() {
-                return wrong("maketrans() takes two texts of one length");
+                return wrong("maketrans() needs two strings of the same length");
             }
             entries.extend(from.chars().zip(to.chars()).map(|(from, to)| (point(from), point(to))));
             entries.extend(without.chars().map(|c| (point(c), Value::None)));
@@ -468,7 +471,9 @@ fn make_table(arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> 
 }
 
 fn translate(this: &str, table: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let Value::Map(map) = table else { return wrong("translate() takes an object of code points") };
+    let Value::Map(map) = table else {
+        return wrong("translate() needs an object with code points as keys");
+    };
     let mut out = MeteredString::new(meter);
     for c in this.chars() {
         meter.work(1)?;
