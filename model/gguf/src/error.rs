@@ -66,12 +66,12 @@ pub enum ErrorKind {
     },
     /// The file was written for a big-endian machine.
     #[error(
-        "is a big-endian GGUF file (byte 4): kjit reads little-endian ones; convert it again \
-         without --bigendian"
+        "is a big-endian GGUF file (byte 4): kjit reads only little-endian files; convert the \
+         model again without --bigendian"
     )]
     BigEndian,
     /// The version of GGUF is not supported.
-    #[error("is GGUF version {version} (byte 4), kjit reads versions 2 and 3: {hint}")]
+    #[error("is GGUF version {version} (byte 4); kjit reads versions 2 and 3: {hint}")]
     Version {
         /// The version in the file.
         version: u32,
@@ -109,7 +109,7 @@ pub enum ErrorKind {
         left: u64,
     },
     /// The name of a key or tensor is invalid.
-    #[error("{what} at byte {at} has a bad name: {why}")]
+    #[error("{what} at byte {at} has an invalid name: {why}")]
     Name {
         /// "metadata key number 3", "tensor number 0".
         what: String,
@@ -130,7 +130,7 @@ pub enum ErrorKind {
         /// Offset of the second occurrence.
         second: u64,
     },
-    /// GGUF does not have a metadata type.
+    /// A metadata value has a type that GGUF does not define.
     #[error(
         "metadata key {}: value type {id} at byte {at} does not exist in GGUF (0 to 12): \
          damaged, download it again",
@@ -202,8 +202,7 @@ pub enum ErrorKind {
     },
     /// A tensor has no dimensions, or too many.
     #[error(
-        "tensor {} (byte {at}) has {n} dimensions, where 1 to 4 are possible: damaged, download \
-         it again",
+        "tensor {} (byte {at}) has {n} dimensions, expected 1 to 4: damaged, download it again",
         QuotedText(name)
     )]
     Dimensions {
@@ -245,7 +244,7 @@ pub enum ErrorKind {
     /// A tensor's data are not completely in the file.
     #[error(
         "tensor {} (byte {at}): its {bytes} bytes at offset {offset} of the data (which start at \
-         byte {data_start}) end past the file's {len} bytes: a truncated download? fetch it again",
+         byte {data_start}) end past the file's {len} bytes: probably truncated, download it again",
         QuotedText(name)
     )]
     OutOfFile {
@@ -289,10 +288,10 @@ pub enum ErrorKind {
         /// ggml's id of the tensor's type.
         id: u32,
     },
-    /// The file does not contain a tensor.
+    /// A required tensor is missing.
     #[error(
-        "tensor {} is not in the file: an incomplete conversion, or another architecture than the \
-         file says",
+        "tensor {} is not in the file: the conversion is incomplete, or the file names a wrong \
+         architecture",
         QuotedText(name)
     )]
     MissingTensor {
@@ -309,9 +308,9 @@ pub enum ErrorKind {
 
 fn retired_hint(id: u32) -> &'static str {
     match (ggml::GgmlType::by_id(id), ggml::retired(id)) {
-        (Some(_), _) => ": use a file of another quantisation",
-        (None, Some(_)) => ": ggml removed it, use a newer file of this model",
-        (None, None) => ": damaged, or written by a newer program",
+        (Some(_), _) => ": use a file with a different quantisation",
+        (None, Some(_)) => ": ggml removed this type, use a newer file of this model",
+        (None, None) => ": the file is damaged or newer than kjit",
     }
 }
 

@@ -32,7 +32,7 @@ impl Gguf {
 
     /// An integer from 0 to 2^32 − 1.
     pub fn opt_u32(&self, key: &str) -> Result<Option<u32>, Error> {
-        self.integer(key, "an integer of 0 to 4294967295")
+        self.integer(key, "an integer from 0 to 4294967295")
     }
 
     /// An integer from 0 to 2^32 − 1.
@@ -52,7 +52,7 @@ impl Gguf {
 
     /// An integer from −2^31 to 2^31 − 1.
     pub fn opt_i32(&self, key: &str) -> Result<Option<i32>, Error> {
-        self.integer(key, "an integer of -2147483648 to 2147483647")
+        self.integer(key, "an integer from -2147483648 to 2147483647")
     }
 
     /// A finite number, stored as f32 or f64.
@@ -92,8 +92,8 @@ impl Gguf {
             Some((entry, Value::Str(v))) => match std::str::from_utf8(v) {
                 Ok(s) => Ok(Some(s)),
                 Err(e) => {
-                    let value = format!("not UTF-8 from its byte {}", e.valid_up_to());
-                    Err(self.bad_value(entry, value, "expected text"))
+                    let value = format!("invalid UTF-8 at its byte {}", e.valid_up_to());
+                    Err(self.bad_value(entry, value, "expected a UTF-8 string"))
                 }
             },
             Some((entry, _)) => Err(self.wrong_type(entry, "a string")),
@@ -105,8 +105,8 @@ impl Gguf {
         self.required(key, self.opt_str(key)?)
     }
 
-    /// An array of strings as bytes of the map (tokens are not always UTF-8). Nothing is copied: a
-    /// vocabulary of 262,144 tokens costs nothing until it is iterated.
+    /// An array of strings as bytes of the map (tokens are not always UTF-8). Nothing is copied,
+    /// and the strings are read only when they are iterated, even for 262,144 tokens.
     pub fn opt_strings(&self, key: &str) -> Result<Option<Strings<'_>>, Error> {
         let Some((entry, array)) = self.array(key, "an array of strings")? else { return Ok(None) };
         if array.is_empty() {
@@ -123,7 +123,7 @@ impl Gguf {
     /// An array of strings that must all be UTF-8.
     pub fn opt_strs(&self, key: &str) -> Result<Option<Vec<&str>>, Error> {
         self.elements(key, "an array of strings", |v| match v {
-            Value::Str(s) => Some(std::str::from_utf8(s).map_err(|_| "not UTF-8".into())),
+            Value::Str(s) => Some(std::str::from_utf8(s).map_err(|_| "invalid UTF-8".into())),
             _ => None,
         })
     }
@@ -241,7 +241,7 @@ impl Gguf {
                 return Err(self.bad_value(
                     entry,
                     format!("neither 0 nor 1 in element {i}"),
-                    "a bool is 0 or 1",
+                    "expected 0 or 1",
                 ));
             };
             match convert(value) {
@@ -265,7 +265,7 @@ impl Gguf {
             Some(value) => Ok(Some((entry, value))),
             None => Err(self.bad_value(
                 entry,
-                "no longer readable".into(),
+                "unreadable".into(),
                 "the file was changed while it was open",
             )),
         }

@@ -23,7 +23,7 @@ pub(crate) struct GgufHeader {
 }
 
 impl GgufHeader {
-    /// The layout of a file that has only tensors, whose offsets are already known.
+    /// A header without metadata, for a file whose tensor offsets are already known.
     pub(crate) fn of(tensors: Vec<TensorInfo>) -> GgufHeader {
         GgufHeader {
             version: 3,
@@ -70,14 +70,14 @@ impl GgufHeader {
 fn check_version(version: u32) -> Result<(), ErrorKind> {
     match version {
         2 | 3 => Ok(()),
-        // A swapped byte order: real versions are small numbers.
+        // A version with swapped bytes. Real versions are small numbers.
         v if v != 0 && v.trailing_zeros() >= 16 => Err(ErrorKind::BigEndian),
         1 => Err(ErrorKind::Version {
             version,
-            hint: "a form of August 2023, convert the model again",
+            hint: "this version is from August 2023, convert the model again",
         }),
         0 => Err(ErrorKind::Version { version, hint: "damaged, download it again" }),
-        _ => Err(ErrorKind::Version { version, hint: "a newer form, or a damaged file" }),
+        _ => Err(ErrorKind::Version { version, hint: "the file is newer than kjit, or damaged" }),
     }
 }
 
@@ -87,7 +87,7 @@ fn looks_like(bytes: &[u8]) -> String {
     let le_header =
         head.get(..8).and_then(|b| b.try_into().ok()).map_or(u64::MAX, u64::from_le_bytes);
     if [&b"lmgg"[..], b"tjgg", b"fmgg", b"algg"].iter().any(|m| head.starts_with(m)) {
-        "it is a GGML file, the form before GGUF: convert the model again".into()
+        "it is a GGML file (the format before GGUF): convert the model again".into()
     } else if head.starts_with(b"PK\x03\x04") {
         "it is a zip archive (a PyTorch checkpoint, or a packed download): convert or unpack it"
             .into()
@@ -97,13 +97,13 @@ fn looks_like(bytes: &[u8]) -> String {
     {
         "it is a compressed file: unpack it".into()
     } else if head.starts_with(b"version https://git-lfs") {
-        "it is a Git LFS pointer, not the model: fetch the file itself (git lfs pull)".into()
+        "it is a Git LFS pointer, not the model: download the file (git lfs pull)".into()
     } else if head.get(8) == Some(&b'{') && le_header <= bytes.len() as u64 {
-        "it is a safetensors file: name its folder, with config.json and tokenizer.json in it"
+        "it is a safetensors file: use the path of its folder, which needs config.json and \
+         tokenizer.json"
             .into()
     } else if head.trim_ascii_start().starts_with(b"<") {
-        "it is a web page, perhaps an error page saved in place of the model: download it again"
-            .into()
+        "it is a web page (perhaps an error page), not a model: download it again".into()
     } else if is_text(head) {
         let first: String = String::from_utf8_lossy(head)
             .chars()
@@ -151,8 +151,7 @@ fn alignment(metadata: &Metadata, file: &[u8]) -> Result<u64, ErrorKind> {
             key: key.into(),
             at: entry.at,
             value: value.to_string(),
-            why: "an alignment is a power of two, at least 8: damaged, or written by a broken \
-                converter"
+            why: "expected a power of two, at least 8: damaged, or written by a broken converter"
                 .into(),
         }),
     }

@@ -170,11 +170,11 @@ impl Gguf {
     }
 
     /// Like [`Gguf::without_data`], with memory for the data, which `fill` writes. Used to measure
-    /// a device with a model of given shapes. Offsets of tensors count from the beginning of the
+    /// a device with a model of given shapes. Offsets of tensors are relative to the start of the
     /// slice.
     ///
     /// # Errors
-    /// See [`Gguf::open`]; the memory cannot be had.
+    /// See [`Gguf::open`]; also if there is not enough memory.
     pub fn filled(
         name: &str,
         header: &[u8],
@@ -238,7 +238,7 @@ impl Gguf {
     /// them by `path`.
     ///
     /// # Errors
-    /// The system refuses memory, or a tensor has a name that the model has.
+    /// There is not enough memory, or the model already has a tensor of that name.
     pub fn with_tensors(self, path: &Path, tensors: Vec<NewTensor>) -> Result<Gguf, Error> {
         const ALIGNMENT: usize = 32;
         let (mut bytes, mut placed) = (vec![], vec![]);
@@ -316,7 +316,7 @@ impl Gguf {
         self.first.layout.metadata.entries().iter().map(|e| &*e.key)
     }
 
-    /// Each metadata key, with the bytes of the key and its value as a file of GGUF stores them.
+    /// Each metadata key, with the bytes of the key and its value as stored in the file.
     pub(crate) fn raw_keys(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let entries = self.first.layout.metadata.entries().iter();
         entries.filter_map(|e| Some((&*e.key, e.raw(&self.first.map)?)))

@@ -140,11 +140,11 @@ pub(crate) fn read_name(
     let inside = |s: UnexpectedEnd| s.inside(|| format!("the name of {}", what()));
     let len = cursor.u64().map_err(inside)?;
     if len == 0 {
-        return Err(bad("it is empty".into()));
+        return Err(bad("the name is empty".into()));
     }
     if len > MAX_NAME && len <= cursor.left() {
         return Err(bad(format!(
-            "its length is {len}, where at most {MAX_NAME} are allowed: damaged, download it again"
+            "its length is {len}, more than the limit of {MAX_NAME}: damaged, download it again"
         )));
     }
     let bytes = cursor.take(len).map_err(inside)?;
@@ -153,7 +153,7 @@ pub(crate) fn read_name(
         Err(e) => {
             let shown = String::from_utf8_lossy(bytes);
             Err(bad(format!(
-                "{} is not UTF-8 from its byte {}",
+                "{} is invalid UTF-8 at its byte {}",
                 QuotedText(&shown),
                 e.valid_up_to()
             )))
@@ -174,7 +174,7 @@ fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, ErrorKind> {
             let body = cursor.take(size).map_err(inside)?;
             if Value::scalar(ty, body).is_none() {
                 let value = body.first().map_or_else(String::new, |b| b.to_string());
-                let why = "a bool is 0 or 1".to_owned();
+                let why = "expected 0 or 1".to_owned();
                 return Err(ErrorKind::BadValue { key: key.into(), at, value, why });
             }
             size

@@ -45,9 +45,9 @@ const MIXES: [(u32, &str); 35] = [
 const GUESSED: u32 = 1024;
 
 impl Gguf {
-    /// The name of the file's quantisation mix, as in llama.cpp (`Q4_K_M`), by `general.file_type`.
-    /// If the key is missing or unknown, it is the type with the most elements. Empty for a file
-    /// without tensors.
+    /// The name of the file's quantisation mix by `general.file_type`, as in llama.cpp (`Q4_K_M`).
+    /// If the key is missing or unknown: the type with the most elements. Empty for a file without
+    /// tensors.
     pub fn mix_name(&self) -> String {
         let number =
             self.opt_u32("general.file_type").ok().flatten().map(|number| number & !GUESSED);
@@ -65,6 +65,6 @@ mod tests {
 
     #[test]
     fn file_type_numbers_are_unique() {
-        assert!(MIXES.windows(2).all(|two| two[0].0 < two[1].0), "in order, none twice");
+        assert!(MIXES.windows(2).all(|two| two[0].0 < two[1].0), "sorted and unique");
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The whole message: a signal handler cannot format.
-const SENTENCE: &[u8] =
-    b"error: a model file was cut short while it was in use, or its disk failed: put it back \
-        whole and start again\n";
+const MESSAGE: &[u8] =
+    b"error: a model file was truncated while it was in use, or its disk failed: restore the file \
+        and start kjit again\n";
 
-/// Whether a thread has printed the message.
-static SAID: AtomicBool = AtomicBool::new(false);
+/// Whether a thread has already printed the message.
+static PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// Installs a SIGBUS handler. If another program truncates a mapped model file, reading past its
 /// new end then ends this process with one line on stderr and exit code 1. Programs should call it,
@@ -17,18 +17,17 @@ static SAID: AtomicBool = AtomicBool::new(false);
 #[allow(unsafe_code, reason = "a signal handler")]
 pub fn exit_on_truncated_file() {
     extern "C" fn ended(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: with SA_SIGINFO, the kernel passes a siginfo that is valid during the call.
         let code = unsafe { (*info).si_code };
         if code == libc::BUS_ADRERR {
             // Several threads may read the file: the first prints the message and ends the process.
-            if SAID.swap(true, Ordering::Relaxed) {
+            if PRINTED.swap(true, Ordering::Relaxed) {
                 loop {
                     std::hint::spin_loop();
                 }
             }
             // SAFETY: write and _exit are allowed in a signal handler; the bytes are a constant.
             unsafe {
-                libc::write(libc::STDERR_FILENO, SENTENCE.as_ptr().cast(), SENTENCE.len());
+                libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
                 libc::_exit(1);
             }
         }

@@ -23,8 +23,8 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
         return Err(fail(
             first,
             format!(
-                "is part {} of {count} by its metadata, and so must be named \
-                 NAME-{:05}-of-{count:05}.gguf, the other parts beside it",
+                "is part {} of {count} according to its metadata: it must be named \
+                 NAME-{:05}-of-{count:05}.gguf, with the other parts in the same folder",
                 no + 1,
                 no + 1
             ),
@@ -34,7 +34,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
         let name = part_path(&first.path, &prefix, 0, count);
         return Err(fail(
             first,
-            format!("is part {} of {count}: open the first one, {}", no + 1, name.display()),
+            format!("is part {} of {count}: open the first part, {}", no + 1, name.display()),
         ));
     }
     let mut parts = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
             return Err(fail(
                 first,
                 format!(
-                    "is part 1 of {count}, and part {}, {}, is not beside it",
+                    "is part 1 of {count}, but part {}, {}, is not in the same folder",
                     i + 1,
                     path.display()
                 ),
@@ -57,7 +57,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
                 return Err(fail(
                     &part,
                     format!(
-                        "is part {} of {} by its metadata, not {} of {count}",
+                        "is part {} of {} according to its metadata, not {} of {count}",
                         s.no + 1,
                         s.count,
                         i + 1
@@ -67,7 +67,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
             None => {
                 return Err(fail(
                     &part,
-                    format!("has no split.no and split.count: it is not part {} of {count}", i + 1),
+                    format!("has no split.no or split.count: it is not part {} of {count}", i + 1),
                 ));
             }
         }
@@ -79,7 +79,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
             return Err(fail(
                 first,
                 format!(
-                    "says split.tensors.count {want}, and its {count} parts hold {have} tensors"
+                    "has split.tensors.count {want}, but its {count} parts contain {have} tensors"
                 ),
             ));
         }
@@ -90,7 +90,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
 fn part_number(part: &Part) -> Result<Option<PartNumber>, Error> {
     let Some(count) = number(part, "split.count")? else { return Ok(None) };
     let Some(no) = number(part, "split.no")? else {
-        // A whole file may state that it is part one of one.
+        // A file that is not split may state that it is part 1 of 1.
         if count <= 1 {
             return Ok(None);
         }
@@ -99,7 +99,7 @@ fn part_number(part: &Part) -> Result<Option<PartNumber>, Error> {
     if count > 99_999 || (no >= count && count > 0) {
         return Err(Error::new(
             &part.path,
-            ErrorKind::Split(format!("says split.no {no} of split.count {count}: damaged")),
+            ErrorKind::Split(format!("has split.no {no} and split.count {count}: damaged")),
         ));
     }
     Ok(Some(PartNumber { no, count }))
@@ -115,7 +115,7 @@ fn number(part: &Part, key: &str) -> Result<Option<u64>, Error> {
                 key: key.into(),
                 at: entry.at,
                 value: v.to_string(),
-                why: "a count is not negative".into(),
+                why: "must not be negative".into(),
             }),
         },
         _ => fail(ErrorKind::WrongType {

@@ -25,8 +25,8 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Makes the entry of a tensor in a file of another format. It has one to four dimensions, and
-    /// the caller has checked that `bytes` at `at` are in the file.
+    /// Creates the entry of a tensor in a file of another format. The tensor has one to four
+    /// dimensions, and the caller has checked that `bytes` at `at` are in the file.
     pub(crate) fn placed(name: &str, dims: &[u64], ty: u32, bytes: u64, at: u64) -> TensorInfo {
         let mut all = [1; 4];
         all.iter_mut().zip(dims).for_each(|(to, from)| *to = *from);

@@ -1,4 +1,4 @@
-//! Writes GGUF files: the metadata of a model, and tensors whose data are made one at a time.
+//! Writes GGUF files: the metadata of a model, and tensors whose data are produced one at a time.
 
 use crate::Gguf;
 use std::borrow::Cow;
@@ -36,13 +36,13 @@ const ALIGNMENT: u64 = 32;
 /// ggml's id of the metadata type `u32`.
 const U32: u32 = 4;
 
-/// Writes a GGUF file with the metadata of `model`, except that the integers of `set` replace keys
-/// of the same name. Keys about parts of a split model and about the alignment are left out.
+/// Writes a GGUF file with the metadata of `model`. The integers of `set` replace keys of the same
+/// name. Keys about parts of a split model and about the alignment are omitted.
 ///
 /// `data` returns the bytes of each tensor, in order. Only one tensor is in memory at a time.
 ///
 /// # Errors
-/// The writer fails, or `data` does, or it returns another number of bytes than planned.
+/// The writer or `data` fails, or `data` returns a different number of bytes than planned.
 pub fn write<'a>(
     out: &mut impl Write,
     model: &Gguf,

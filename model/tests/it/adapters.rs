@@ -287,7 +287,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
     says(named(&format!("{module}.lora_magnitude_vector")), &["DoRA"]);
     says(named("base_model.model.lm_head.weight"), &["modules_to_save"]);
     says(named("base_model.model.model.layers.0.other.lora_A.weight"), &["other", "GGUF"]);
-    says(named("base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"), &["no other half"]);
+    says(named("base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"), &["which is missing"]);
     std::fs::remove_file(folder.join("adapter_config.json")).unwrap();
     says(refused(&folder), &["adapter_config.json"]);
 }

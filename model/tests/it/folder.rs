@@ -155,12 +155,12 @@ fn multimodal_gemma_3_reads_text_and_reports_omissions() {
         .push(json!({ "id": 300, "content": "<image>", "special": true }));
     let (_dir, file) = written(&folder, 2);
     assert_eq!(logits(&file, &prompt()), logits(&plain, &prompt()));
-    let said = file.remarks().join("\n");
+    let remarks = file.remarks().join("\n");
     for words in [
-        "1 tensors of multi_modal_projector and 1 tensors of vision_tower are left out",
-        "1 added tokens are left out",
+        "1 tensors of multi_modal_projector and 1 tensors of vision_tower are ignored",
+        "1 added tokens are ignored",
     ] {
-        assert!(said.contains(words), "{said}");
+        assert!(remarks.contains(words), "{remarks}");
     }
     assert!(plain.remarks().is_empty());
     // Three files name the end tokens.
@@ -215,7 +215,9 @@ fn pooling_is_read_from_sentence_transformers_folder() {
     assert_eq!(pooling(), None);
     let steps = ["Transformer", "Pooling", "Normalize"];
     sentence(path, &steps, None);
-    assert!(refused(path).contains("/1_Pooling/config.json: is not there, though modules.json"));
+    assert!(
+        refused(path).contains("/1_Pooling/config.json: does not exist, although modules.json")
+    );
     for (flag, want) in [
         ("mean_tokens", Pooling::Mean),
         ("cls_token", Pooling::First),
@@ -237,7 +239,7 @@ fn pooling_is_read_from_sentence_transformers_folder() {
         (
             &steps,
             json!({ "pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true }),
-            "one way to pool",
+            "one pooling mode",
         ),
         (
             &steps,

@@ -113,7 +113,7 @@ fn model_truncated_during_use_is_an_error_without_sigbus() {
     said.read_to_string(&mut stderr).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{stderr}");
     assert!(
-        stderr.starts_with("error: a model file was cut short") && stderr.lines().count() == 1,
+        stderr.starts_with("error: a model file was truncated") && stderr.lines().count() == 1,
         "{stderr}"
     );
 }

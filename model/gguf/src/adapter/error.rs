@@ -1,4 +1,5 @@
-//! Errors of adapters. Each is one line that names the file, the tensor or key, and what to do.
+//! Errors of adapters. Each error is one line. It names the file, the tensor or key, and what to
+//! do.
 
 use crate::Error;
 use crate::elide::elide;
@@ -14,7 +15,7 @@ pub enum AdapterError {
     File(#[from] Error),
     /// A GGUF file that is not an adapter.
     #[error(
-        "{}: general.type is {}, where 'adapter' is wanted: a LoRA adapter in GGUF comes from \
+        "{}: general.type is {}, expected 'adapter': create the file with llama.cpp's \
          convert_lora_to_gguf.py",
         QuotedText::path(path),
         QuotedText(found)
@@ -54,8 +55,8 @@ pub enum AdapterError {
     },
     /// PEFT's names are not known for this architecture.
     #[error(
-        "{}: PEFT folders are read for architectures {known}, not for {}: convert the adapter with \
-         convert_lora_to_gguf.py",
+        "{0}: PEFT folders are not supported for architecture {1}, only for {known}: convert the \
+         adapter with convert_lora_to_gguf.py",
         QuotedText::path(path),
         QuotedText(arch)
     )]
@@ -69,7 +70,7 @@ pub enum AdapterError {
     },
     /// A tensor that is not part of a LoRA pair.
     #[error(
-        "{}: tensor {} is not part of a LoRA pair that kjit knows{hint}",
+        "{}: tensor {} is not part of a known LoRA pair{hint}",
         QuotedText::path(path),
         QuotedText(tensor)
     )]
@@ -83,7 +84,7 @@ pub enum AdapterError {
     },
     /// One side of a pair is missing.
     #[error(
-        "{}: tensor {} has no other half {}",
+        "{}: tensor {} needs the tensor {}, which is missing",
         QuotedText::path(path),
         QuotedText(tensor),
         QuotedText(missing)
@@ -91,9 +92,9 @@ pub enum AdapterError {
     Half {
         /// The file.
         path: PathBuf,
-        /// The half that is there.
+        /// The half that exists.
         tensor: String,
-        /// The half that is missing.
+        /// The missing half.
         missing: String,
     },
     /// The model has no matrix of this name.
@@ -117,8 +118,8 @@ pub enum AdapterError {
     },
     /// The model's tensor is a vector, or has a matrix for each expert.
     #[error(
-        "{}: tensor {} changes {} of shape {dims:?}: kjit applies adapters to plain matrices, not \
-         to vectors or to the matrices of experts",
+        "{}: tensor {} changes {} of shape {dims:?}: kjit applies adapters only to plain matrices, \
+         not to vectors or expert matrices",
         QuotedText::path(path),
         QuotedText(tensor),
         QuotedText(base)
@@ -178,7 +179,7 @@ pub enum AdapterError {
     },
     /// A tensor has a wrong shape.
     #[error(
-        "{}: tensor {} has shape {found:?}, the model asks for {want:?} (rows first)",
+        "{}: tensor {} has shape {found:?}, expected {want:?} (rows first)",
         QuotedText::path(path),
         QuotedText(tensor)
     )]
@@ -192,9 +193,9 @@ pub enum AdapterError {
         /// The required shape.
         want: Vec<usize>,
     },
-    /// A tensor has a type that adapters do not have.
+    /// A tensor has a type that is not supported in adapters.
     #[error(
-        "{}: tensor {} has type {ty}, where F32, F16, BF16 or Q8_0 is wanted",
+        "{}: tensor {} has type {ty}, expected F32, F16, BF16 or Q8_0",
         QuotedText::path(path),
         QuotedText(tensor)
     )]
@@ -206,7 +207,7 @@ pub enum AdapterError {
         /// Its type.
         ty: String,
     },
-    /// A tensor has infinite elements, or elements that are not numbers.
+    /// A tensor has elements that are infinite or NaN.
     #[error(
         "{}: tensor {} has elements that are infinite or NaN: the training failed, or the file is \
          damaged",
@@ -219,9 +220,9 @@ pub enum AdapterError {
         /// The tensor.
         tensor: String,
     },
-    /// A rank of zero, or an absurd one.
+    /// The rank is 0 or above the maximum.
     #[error(
-        "{}: tensor {} has rank {rank}, where 1 to {} are possible",
+        "{}: tensor {} has rank {rank}, expected 1 to {}",
         QuotedText::path(path),
         QuotedText(tensor),
         super::MOST_RANK
@@ -234,15 +235,15 @@ pub enum AdapterError {
         /// Its rank.
         rank: usize,
     },
-    /// An adapter without pairs.
+    /// The adapter has no pairs.
     #[error("{}: the adapter has no tensors", QuotedText::path(path))]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// Heads do not divide a matrix of queries or keys.
+    /// The number of rows of a query or key matrix is not a multiple of the number of heads.
     #[error(
-        "{}: {rows} rows of {} cannot be ordered by {heads} heads",
+        "{}: the {rows} rows of {} cannot be divided into {heads} heads",
         QuotedText::path(path),
         QuotedText(tensor)
     )]

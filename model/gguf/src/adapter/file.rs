@@ -9,7 +9,8 @@ use std::path::Path;
 const A: &str = ".lora_a";
 const B: &str = ".lora_b";
 
-/// The types that the converter writes. Others would decode to many times the size of the file.
+/// The types that the converter writes. Other types are refused: decoded, they would take many
+/// times the size of the file.
 const TYPES: [&str; 4] = ["F32", "F16", "BF16", "Q8_0"];
 
 /// Reads a file.
@@ -33,7 +34,8 @@ pub(super) fn read(path: &Path, base: &Gguf) -> Result<Vec<LowRank>, AdapterErro
         return Err(unsupported("adapter.type", kind, "kjit applies adapters of type 'lora'"));
     }
     if file.contains("adapter.alora.invocation_tokens") {
-        let why = "kjit does not apply activated LoRA (aLoRA), which begins at a token of the text";
+        let why =
+            "kjit does not support activated LoRA (aLoRA), which starts at a token of the prompt";
         return Err(unsupported("adapter.alora.invocation_tokens", "present".to_owned(), why));
     }
     let (arch, of) = (file.architecture()?, base.architecture()?);
@@ -80,7 +82,7 @@ pub(super) fn read(path: &Path, base: &Gguf) -> Result<Vec<LowRank>, AdapterErro
             }
         };
         let (a, b) = (side(path, &file, a)?, side(path, &file, b)?);
-        // llama.cpp takes a scale of 1 for an alpha of 0.
+        // llama.cpp uses a scale of 1 if alpha is 0.
         let scale = |rank: usize| if alpha == 0.0 { 1.0 } else { alpha / rank as f32 };
         let mut one = pair(path, base, tensor, [a, b], scale)?;
         reorder(path, base, &mut one, Order::Adjacent)?;

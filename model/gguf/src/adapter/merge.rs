@@ -35,10 +35,10 @@ impl MergedType {
     }
 }
 
-/// Writes a GGUF file of the model with these adapters merged, each with its scale. Matrices that
-/// no adapter changes, and other tensors, are copied as they are. A model that shares its embedding
-/// table with its output projection gets a separate output projection if an adapter changes one of
-/// them.
+/// Writes a GGUF file of the model with these adapters merged, each with its scale. Matrices
+/// without a change and other tensors are copied unchanged. If a model shares its embedding table
+/// with its output projection and an adapter changes one of them, the file gets a separate output
+/// projection.
 ///
 /// # Errors
 /// The model is a folder, a tensor's type cannot be decoded, a merged element does not fit the
@@ -143,6 +143,6 @@ fn merged(
     });
     match fits {
         true => Ok(bytes),
-        false => Err(fail("a merged element is above f16's range: give --type F32")),
+        false => Err(fail("a merged element is above f16's range: use --type F32")),
     }
 }

@@ -1,8 +1,8 @@
 //! LoRA adapters: pairs of thin matrices that change a model's matrices, `W + scale · B · A`.
 //!
-//! Two forms are read: llama.cpp's GGUF (`general.type` is `adapter`) and PEFT's folder
-//! (`adapter_config.json` and `adapter_model.safetensors`). Both become an [`Adapter`] whose names
-//! and order of rows are those of the base model's file.
+//! kjit reads two formats: llama.cpp's GGUF (`general.type` is `adapter`) and PEFT's folder
+//! (`adapter_config.json` and `adapter_model.safetensors`). Both become an [`Adapter`] with the
+//! names and the row order of the base model's file.
 
 mod error;
 mod file;
@@ -126,7 +126,7 @@ fn name_of(path: &Path) -> String {
     name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// One side of a pair, as it is read.
+/// One side of a pair.
 pub(crate) struct Side {
     /// The tensor's name in the adapter, for errors.
     pub name: String,
@@ -148,7 +148,7 @@ impl Side {
     }
 }
 
-/// Makes a pair of its two sides, for the matrix `tensor` of the base.
+/// Builds a pair from its two sides, for the matrix `tensor` of the base.
 pub(crate) fn pair(
     path: &Path,
     base: &Gguf,

@@ -1,5 +1,5 @@
-//! The order of rows of queries and keys. Converters to GGUF reorder them for llama's architecture,
-//! so that elements that rotate together are adjacent; folders keep the trained order.
+//! The row order of queries and keys. In llama's architecture, GGUF converters reorder these rows,
+//! so that elements that rotate together are adjacent. Folders have the trained order.
 
 use super::{AdapterError, LowRank};
 use crate::Gguf;
@@ -14,7 +14,7 @@ pub(crate) enum Order {
     Adjacent,
 }
 
-/// Puts a pair's rows into the order of the base model, if its architecture has two orders.
+/// Reorders a pair's rows into the order of the base model, if its architecture has two orders.
 pub(crate) fn reorder(
     path: &Path,
     base: &Gguf,

@@ -70,12 +70,12 @@ impl Config {
     }
 
     fn of(file: Object, text: Object, kind: Kind) -> Result<Config, Error> {
-        // Default values in transformers of keys that some configs omit.
+        // transformers has default values for keys that some configs omit.
         let gemma = |value: u32| (kind == Kind::Gemma3).then_some(value);
         let size = |key: &str, default: Option<u32>, most: u32| -> Result<u32, Error> {
             match text.require(key, text.u32(key)?.or(default))? {
-                0 => Err(text.bad(key, "it must be above zero")),
-                size if size > most => Err(text.bad(key, format!("more than {most} are not read"))),
+                0 => Err(text.bad(key, "must be above 0")),
+                size if size > most => Err(text.bad(key, format!("kjit supports at most {most}"))),
                 size => Ok(size),
             }
         };
@@ -92,14 +92,14 @@ impl Config {
             (None, _) if width / heads > MOST_HEADS => {
                 return Err(text.bad(
                     "hidden_size",
-                    format!("heads of more than {MOST_HEADS} elements are not read"),
+                    format!("kjit supports at most {MOST_HEADS} elements per head"),
                 ));
             }
             (None, _) if width.is_multiple_of(heads) => width / heads,
             (None, _) => {
                 return Err(text.bad(
                     "num_attention_heads",
-                    "it must divide hidden_size where there is no head_dim",
+                    "must divide hidden_size, because head_dim is missing",
                 ));
             }
         };
@@ -137,7 +137,8 @@ impl Config {
         };
         let want = if gemma { "gelu_pytorch_tanh" } else { "silu" };
         if text.str(key)?.is_some_and(|act| act != want) {
-            return Err(text.bad(key, format!("a {} model has {want}", self.kind.name())));
+            return Err(text
+                .bad(key, format!("kjit supports only {want} for a {} model", self.kind.name())));
         }
         if text.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
             return Err(text.bad(
@@ -150,14 +151,14 @@ impl Config {
             // Only the largest model scales queries by width / heads (arch/table.rs).
             let scalar = if self.layers == 62 { self.width / self.heads } else { self.head };
             if text.f64("query_pre_attn_scalar")?.unwrap_or(256.0) != f64::from(scalar) {
-                return Err(
-                    text.bad("query_pre_attn_scalar", format!("a model of this size has {scalar}"))
-                );
+                return Err(text.bad(
+                    "query_pre_attn_scalar",
+                    format!("expected {scalar} for a model of this size"),
+                ));
             }
             if text.bool("use_bidirectional_attention")?.unwrap_or(false) {
-                return Err(
-                    text.bad("use_bidirectional_attention", "an encoder does not run as a folder")
-                );
+                return Err(text
+                    .bad("use_bidirectional_attention", "encoders are not supported as a folder"));
             }
         }
         Ok(())
@@ -215,7 +216,7 @@ impl Config {
             window => window.unwrap_or(4096),
         };
         if window == 0 && self.kind == Kind::Gemma3 {
-            return Err(text.bad("sliding_window", "layers of this type of model have a window"));
+            return Err(text.bad("sliding_window", "models of this type need a window"));
         }
         if window == 0 || !on {
             return Ok(None);
@@ -225,10 +226,13 @@ impl Config {
             let windowed = |kind: &Value| match kind.as_str() {
                 Some("sliding_attention") => Ok(true),
                 Some("full_attention") => Ok(false),
-                _ => Err(text.bad("layer_types", "sliding_attention and full_attention are known")),
+                _ => Err(text.bad("layer_types", "expected sliding_attention or full_attention")),
             };
             if kinds.len() != self.layers as usize {
-                return Err(text.bad("layer_types", format!("there are {} layers", self.layers)));
+                return Err(text.bad(
+                    "layer_types",
+                    format!("expected one entry for each of the {} layers", self.layers),
+                ));
             }
             return Ok(Some((window, kinds.iter().map(windowed).collect::<Result<_, _>>()?)));
         }

@@ -1,5 +1,5 @@
-//! Errors of folders. Each is one line that names the key or tensor. [`gguf::Error`](crate::Error)
-//! adds the path of the file in front.
+//! Errors of folders. Each error is one line that names the key or tensor.
+//! [`gguf::Error`](crate::Error) puts the path of the file before it.
 
 use crate::QuotedText;
 
@@ -8,14 +8,14 @@ use crate::QuotedText;
 #[non_exhaustive]
 pub enum FolderError {
     /// A required file is missing.
-    #[error("is not there{hint}")]
+    #[error("does not exist{hint}")]
     NotThere {
         /// Advice to the user; may be empty.
         hint: &'static str,
     },
     /// The folder contains no known model.
     #[error(
-        "is a directory, not a model file: name the .gguf file in it, or a folder with \
+        "is a directory, not a model file: use the path of a .gguf file, or of a folder with \
          config.json, *.safetensors and tokenizer.json"
     )]
     NoModel,
@@ -28,7 +28,7 @@ pub enum FolderError {
         source: std::io::Error,
     },
     /// The file exceeds the limit for reading it into memory.
-    #[error("has {bytes} bytes: more than {most} are not read")]
+    #[error("has {bytes} bytes, more than the limit of {most}")]
     Large {
         /// Size of the file in bytes.
         bytes: u64,
@@ -59,7 +59,8 @@ pub enum FolderError {
     },
     /// The architecture is not supported as a folder.
     #[error(
-        "model_type is {}: {known} run as folders; a GGUF file of this model may run",
+        "model_type is {}, which is not supported as a folder (supported: {known}): try a GGUF \
+         file of this model",
         QuotedText(found)
     )]
     ModelType {
@@ -70,8 +71,8 @@ pub enum FolderError {
     },
     /// The weights are quantised.
     #[error(
-        "quantization_config says {}: a folder's weights are BF16, F16 or F32; use the model's \
-         original folder or a GGUF file",
+        "quantization_config has {}, but a folder's weights must be BF16, F16 or F32: use the \
+         model's original folder or a GGUF file",
         QuotedText(method)
     )]
     Quantized {
@@ -79,14 +80,14 @@ pub enum FolderError {
         method: String,
     },
     /// The header is invalid.
-    #[error("is not a safetensors file, or damaged: {why}")]
+    #[error("is not a safetensors file, or is damaged: {why}")]
     Header {
         /// Why the header is invalid.
         why: String,
     },
     /// A tensor's bytes are not completely in the file.
     #[error(
-        "ends at byte {len}, inside tensor {} (bytes {at} to {end}): truncated, fetch it again",
+        "ends at byte {len}, inside tensor {} (bytes {at} to {end}): truncated, download it again",
         QuotedText(tensor)
     )]
     Truncated {
@@ -101,8 +102,8 @@ pub enum FolderError {
     },
     /// A tensor's byte range does not match its type and shape.
     #[error(
-        "tensor {} has {found} bytes, where its type and shape take {want}: damaged, fetch \
-         it again",
+        "tensor {} has {found} bytes, but its type and shape need {want}: damaged, download it \
+         again",
         QuotedText(tensor)
     )]
     Bytes {
@@ -114,7 +115,10 @@ pub enum FolderError {
         want: u64,
     },
     /// The type of the weights is not supported.
-    #[error("tensor {} is {dtype}: a folder's weights are BF16, F16 or F32", QuotedText(tensor))]
+    #[error(
+        "tensor {} is {dtype}: a folder's weights must be BF16, F16 or F32",
+        QuotedText(tensor)
+    )]
     Dtype {
         /// Name of the tensor.
         tensor: String,
@@ -123,7 +127,7 @@ pub enum FolderError {
     },
     /// A shape differs from the sizes in `config.json`.
     #[error(
-        "tensor {} has the shape {found:?}, where config.json says {want:?}",
+        "tensor {} has the shape {found:?}, but config.json requires {want:?}",
         QuotedText(tensor)
     )]
     Shape {
@@ -136,8 +140,8 @@ pub enum FolderError {
     },
     /// A required tensor is missing.
     #[error(
-        "tensor {} is in none of the folder's files: an incomplete download, or another model \
-         than config.json says",
+        "tensor {} is in none of the folder's files: the download is incomplete, or config.json \
+         belongs to a different model",
         QuotedText(tensor)
     )]
     MissingTensor {
@@ -152,7 +156,7 @@ pub enum FolderError {
     },
     /// A tensor that the index lists is missing.
     #[error(
-        "tensor {} is not in it, though model.safetensors.index.json says so: fetch it again",
+        "tensor {} is missing, although model.safetensors.index.json lists it: download it again",
         QuotedText(tensor)
     )]
     NotInShard {
@@ -167,15 +171,15 @@ pub enum FolderError {
         /// Type of the model.
         model_type: &'static str,
     },
-    /// There are several files, and no index that lists the files of the model.
+    /// There are several files, but no index that lists the files of the model.
     #[error(
-        "has several .safetensors files and no model.safetensors.index.json that says which are \
-         the model's"
+        "has several .safetensors files and no model.safetensors.index.json that lists the model's \
+         files"
     )]
     Unclear,
     /// The tokenizer cannot be converted.
     #[error(
-        "{what} is {}, which kjit does not know: a GGUF file of this model may run",
+        "{what} is {}, which kjit does not support: try a GGUF file of this model",
         QuotedText(found)
     )]
     Tokenizer {
@@ -186,7 +190,7 @@ pub enum FolderError {
     },
     /// The tokenizer has no token that ends an answer.
     #[error(
-        "says nowhere which token ends an answer: eos_token in tokenizer_config.json, or \
+        "does not name the token that ends an answer: set eos_token in tokenizer_config.json, or \
          eos_token_id in config.json or generation_config.json"
     )]
     NoEnd,

@@ -14,7 +14,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum bytes of a settings file or a template. A large file has 10 kB.
+/// Maximum bytes of a settings file or a template. Large files have about 10 kB.
 pub const MOST: u64 = 1 << 20;
 /// Maximum bytes of `tokenizer_config.json`, which lists added tokens. Gemma 3's file has 1.2 MB.
 pub const MOST_TOKENIZER_CONFIG: u64 = 16 << 20;
@@ -41,7 +41,7 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     }
     let mut bytes = vec![];
     if kind.len() <= most {
-        // One byte more than allowed, to detect a file that grows meanwhile.
+        // One byte more than allowed, to detect a file that grows during the read.
         file.take(most + 1).read_to_end(&mut bytes).map_err(refused("read"))?;
     }
     match kind.len().max(bytes.len() as u64) {
@@ -51,7 +51,7 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
 }
 
 /// The bytes of a JSON file. Python writes `NaN`, `Infinity` and `-Infinity`, which are not JSON.
-/// Each is replaced by a unique string, so that it is an error only if its value is used.
+/// Each word is replaced by a unique string: it is an error only if its value is used.
 pub fn json_bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     Ok(bytes(path, most)?.map(|mut bytes| {
         mark_bare_words(&mut bytes);
@@ -164,7 +164,7 @@ impl Object {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether the value is `null`, which some keys distinguish from a missing one.
+    /// Whether a value is `null`. Some keys distinguish `null` from a missing key.
     pub fn is_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
     }
@@ -183,7 +183,7 @@ impl Object {
             .or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
         match number.and_then(|n| u32::try_from(n).ok()) {
             Some(n) => Ok(Some(n)),
-            None => Err(self.bad(key, "expected an integer of 0 to 4294967295")),
+            None => Err(self.bad(key, "expected an integer from 0 to 4294967295")),
         }
     }
 
@@ -205,7 +205,7 @@ impl Object {
     /// A string.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.bad(key, "expected a text"))
+        value.as_str().map(Some).ok_or_else(|| self.bad(key, "expected a string"))
     }
 
     /// One integer or a list of them.
@@ -216,7 +216,7 @@ impl Object {
             Value::Array(list) => list.iter().map(id).collect(),
             one => id(one).map(|id| vec![id]),
         };
-        ids.ok_or_else(|| self.bad(key, "expected ids of tokens"))
+        ids.ok_or_else(|| self.bad(key, "expected token ids"))
     }
 
     /// A required value.
@@ -238,8 +238,8 @@ pub fn short(value: &Value) -> String {
             Some((word, ..)) => String::from_utf8_lossy(word).into_owned(),
             None => text.chars().take(200).collect(),
         },
-        Value::Array(list) if list.len() > 8 => format!("a list of {}", list.len()),
-        Value::Object(map) if map.len() > 8 => format!("an object of {}", map.len()),
+        Value::Array(list) if list.len() > 8 => format!("a list of {} values", list.len()),
+        Value::Object(map) if map.len() > 8 => format!("an object of {} values", map.len()),
         // Each of the eight entries may have megabytes.
         Value::Array(_) | Value::Object(_) if !is_small(value, &mut 64) => {
             "a long value".to_owned()

@@ -11,7 +11,7 @@ pub enum Kind {
     Qwen2,
     /// Qwen 3: norms on query and key heads.
     Qwen3,
-    /// Gemma 3: norms around each part, windows on five of six layers.
+    /// Gemma 3: norms around each part, a sliding window in five of six layers.
     Gemma3,
 }
 

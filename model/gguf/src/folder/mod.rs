@@ -1,11 +1,11 @@
 //! Opens a folder with `config.json`, `*.safetensors` and `tokenizer.json` as a model. The result
 //! is a [`Gguf`](crate::Gguf), so the rest of kjit does not depend on the file format.
 //!
-//! Matrices are views of the mapped files. Parts that differ in GGUF are made in memory: metadata
-//! from the JSON files, and vectors (norms, biases) in f32. Converters to GGUF reorder the rows of
-//! queries and keys for llama's architecture. Here they are not reordered. Instead the rotation
-//! pairs element i with i + n/2, not adjacent elements (`rope.pairing`), which gives the same sums
-//! in another order.
+//! Matrices are views of the mapped files. Parts that differ in GGUF are built in memory: metadata
+//! from the JSON files, and vectors (norms, biases) in f32. In llama's architecture, GGUF
+//! converters reorder the rows of queries and keys. Here the rows keep their order. Instead the
+//! rotation pairs element i with i + n/2, not adjacent elements (`rope.pairing`). The sums have the
+//! same terms in a different order.
 
 mod config;
 mod error;
@@ -42,7 +42,7 @@ const ALIGNMENT: u64 = 8;
 pub(crate) struct Folder {
     /// `config.json`.
     pub config: PathBuf,
-    /// A file made in memory: metadata, and tensors that need conversion.
+    /// A file that was built in memory: metadata, and tensors that need conversion.
     pub made: Vec<u8>,
     /// Files whose tensors have known offsets.
     pub files: Vec<(PathBuf, Mmap, Vec<TensorInfo>)>,
@@ -104,7 +104,7 @@ pub(crate) fn open(folder: &Path) -> Result<Folder, Error> {
     if !beside.is_empty() {
         let parts: Vec<String> =
             beside.iter().map(|(part, n)| format!("{n} tensors of {part}")).collect();
-        remarks.push(format!("{} are left out: the model reads text alone", parts.join(" and ")));
+        remarks.push(format!("{} are ignored: kjit runs only the text model", parts.join(" and ")));
     }
     Ok(Folder { config: path, made: header.bytes(), files: parts, remarks })
 }
@@ -135,7 +135,7 @@ fn place(
     let dims: Vec<u64> = wanted.shape.iter().rev().copied().collect();
     if let [_] = *dims {
         let mut values = shards::singles(found.dtype, bytes);
-        // The norms of Gemma multiply by the stored value plus one.
+        // Gemma's norms multiply by the stored value plus one.
         if kind == Kind::Gemma3 && wanted.ours.ends_with("norm.weight") {
             values.iter_mut().for_each(|v| *v += 1.0);
         }

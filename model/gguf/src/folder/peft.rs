@@ -1,4 +1,4 @@
-//! LoRA adapters in PEFT's form: a folder with `adapter_config.json` and
+//! LoRA adapters in PEFT's format: a folder with `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
 use super::json::{self, one_line};
@@ -16,7 +16,8 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// The path of the model within PEFT's object.
 const PREFIX: &str = "base_model.model.";
 
-/// The ends of names: of both halves of a matrix, and of an embedding table.
+/// The ends of the tensor names: the two halves of a matrix, and the two halves of an embedding
+/// table.
 const ENDS: [(&str, usize, bool); 4] = [
     (".lora_A", 0, false),
     (".lora_B", 1, false),
@@ -24,18 +25,18 @@ const ENDS: [(&str, usize, bool); 4] = [
     (".lora_embedding_B", 1, true),
 ];
 
-/// Keys that change what is computed unless they are missing, null, false or empty, and why kjit
-/// refuses them.
+/// Unsupported keys that change the result, and the reason for the refusal. They are accepted if
+/// they are missing, null, false or empty.
 const REFUSED: [(&str, &str); 9] = [
-    ("use_dora", "kjit does not apply DoRA: merge the adapter with PEFT"),
-    ("use_qalora", "kjit does not apply QA-LoRA"),
-    ("lora_bias", "kjit does not apply the biases of LoRA matrices"),
-    ("fan_in_fan_out", "kjit does not read transposed matrices"),
-    ("alpha_pattern", "kjit reads one lora_alpha for all matrices"),
-    ("layer_replication", "kjit does not repeat layers"),
-    ("modules_to_save", "kjit applies low-rank pairs, not whole trained modules"),
-    ("trainable_token_indices", "kjit does not replace rows of the embedding"),
-    ("alora_invocation_tokens", "kjit does not apply activated LoRA (aLoRA)"),
+    ("use_dora", "kjit does not support DoRA: merge the adapter with PEFT"),
+    ("use_qalora", "kjit does not support QA-LoRA"),
+    ("lora_bias", "kjit does not support biases of LoRA matrices"),
+    ("fan_in_fan_out", "kjit does not support transposed matrices"),
+    ("alpha_pattern", "kjit supports only one lora_alpha for all matrices"),
+    ("layer_replication", "kjit does not support repeated layers"),
+    ("modules_to_save", "kjit supports only low-rank pairs, not whole trained modules"),
+    ("trainable_token_indices", "kjit does not support replaced rows of the embedding"),
+    ("alora_invocation_tokens", "kjit does not support activated LoRA (aLoRA)"),
 ];
 
 /// Whether a value is missing, null, false or empty.
@@ -63,7 +64,7 @@ pub(crate) fn read(folder: &Path, base: &Gguf) -> Result<Vec<LowRank>, AdapterEr
             path: folder.to_owned(),
             key: "adapter_model.bin".to_owned(),
             value: "a pickled file".to_owned(),
-            why: "kjit reads adapter_model.safetensors: save the adapter again with PEFT",
+            why: "kjit reads only adapter_model.safetensors: save the adapter again with PEFT",
         });
     }
     let shard = shards::open((path, vec![]))?;
@@ -77,9 +78,9 @@ pub(crate) fn read(folder: &Path, base: &Gguf) -> Result<Vec<LowRank>, AdapterEr
     for found in &shard.tensors {
         let name = found.name.as_str();
         if name.contains("lora_magnitude_vector") {
-            return Err(unknown(name, ": it belongs to DoRA; merge the adapter with PEFT"));
+            return Err(unknown(name, ": it belongs to DoRA, merge the adapter with PEFT"));
         }
-        // Names end with `.weight`, in some versions after the adapter's name.
+        // Names end with `.weight`. In some versions this follows the adapter's name.
         let module = name.strip_prefix(PREFIX).unwrap_or(name);
         let end = ENDS.iter().find_map(|(end, side, embedding)| {
             let (module, rest) = module.split_once(end)?;
@@ -87,15 +88,16 @@ pub(crate) fn read(folder: &Path, base: &Gguf) -> Result<Vec<LowRank>, AdapterEr
             let fine = rest.is_empty() || (rest.starts_with('.') && !rest[1..].contains('.'));
             fine.then_some((module, *side, *embedding))
         });
-        let hint = ": modules_to_save and other whole tensors are not read";
+        let hint = ": modules_to_save and other whole tensors are not supported";
         let (module, side, embedding) = end.ok_or_else(|| unknown(name, hint))?;
-        let hint = ": its module has no name in GGUF";
+        let hint = ": its module does not exist in GGUF";
         let ours = names::matrix(&format!("{module}.weight")).ok_or_else(|| unknown(name, hint))?;
         if embedding != (ours == EMBEDDING) {
-            return Err(unknown(name, ": its module is of another kind"));
+            return Err(unknown(name, ": its module has a different kind"));
         }
         let half = halves.entry(ours).or_default().get_mut(side);
-        let half = half.filter(|half| half.is_none()).ok_or_else(|| unknown(name, ", or twice"))?;
+        let half =
+            half.filter(|half| half.is_none()).ok_or_else(|| unknown(name, ", or occurs twice"))?;
         let found = read_side(&shard, found)?;
         // PEFT has a column of A for each token.
         *half = Some(if embedding && side == 0 { found.transposed() } else { found });
@@ -125,7 +127,7 @@ struct Scaling {
 }
 
 impl Scaling {
-    /// Reads the settings, and refuses those that kjit does not apply.
+    /// Reads the settings. Unsupported settings are an error.
     fn read(folder: &Path) -> Result<Scaling, AdapterError> {
         let path = folder.join(CONFIG);
         let refuse = |key: &str, value: &Value, why| AdapterError::Unsupported {
@@ -139,13 +141,13 @@ impl Scaling {
                 path: folder.to_owned(),
                 key: CONFIG.to_owned(),
                 value: "missing".to_owned(),
-                why: "a PEFT adapter is a folder with this file and adapter_model.safetensors",
+                why: "a PEFT adapter needs this file and adapter_model.safetensors",
             })?;
         let config: Map<String, Value> = json::parse(&path, &bytes)?;
         let of = |key: &str| config.get(key).unwrap_or(&Value::Null);
         let kind = of("peft_type");
         if kind.as_str() != Some("LORA") {
-            return Err(refuse("peft_type", kind, "kjit applies adapters of type LORA"));
+            return Err(refuse("peft_type", kind, "kjit supports only adapters of type LORA"));
         }
         for (key, why) in REFUSED {
             if !is_off(of(key)) {
@@ -154,7 +156,7 @@ impl Scaling {
         }
         let bias = of("bias");
         if !matches!(bias.as_str(), None | Some("none")) {
-            return Err(refuse("bias", bias, "kjit does not apply trained biases"));
+            return Err(refuse("bias", bias, "kjit does not support trained biases"));
         }
         let init = of("init_lora_weights");
         let changes = |word: &str| {
@@ -168,12 +170,12 @@ impl Scaling {
         }
         let alpha = of("lora_alpha");
         let number = alpha.as_f64().filter(|a| a.is_finite());
-        let number = number.ok_or_else(|| refuse("lora_alpha", alpha, "a number is wanted"))?;
+        let number = number.ok_or_else(|| refuse("lora_alpha", alpha, "expected a number"))?;
         let by_root = of("use_rslora");
         let by_root = match by_root {
             Value::Null => false,
             Value::Bool(by_root) => *by_root,
-            other => return Err(refuse("use_rslora", other, "true or false is wanted")),
+            other => return Err(refuse("use_rslora", other, "expected true or false")),
         };
         Ok(Scaling { alpha: number, by_root })
     }

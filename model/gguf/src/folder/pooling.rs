@@ -1,5 +1,5 @@
-//! The pooling of a sentence-transformers folder. `modules.json` lists the steps, and the file of
-//! the pooling step states how rows become one vector.
+//! The pooling of a sentence-transformers folder. `modules.json` lists the steps. The file of the
+//! pooling step describes how rows become one vector.
 
 use super::error::FolderError;
 use super::fail::fail;
@@ -38,7 +38,7 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
     let file = match Object::read(path.clone())? {
         Some(file) => file,
         None if named => {
-            let hint = ", though modules.json says that vectors are made by it";
+            let hint = ", although modules.json lists it as the pooling step";
             return Err(fail(&path, FolderError::NotThere { hint }));
         }
         None => return Ok(()),
@@ -56,7 +56,9 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
             }
             match (on.pop(), on.pop()) {
                 (Some((key, _)), Some(_)) => {
-                    return Err(file.bad(&key, "one way to pool is wanted, others are on, too"));
+                    return Err(
+                        file.bad(&key, "expected exactly one pooling mode, but several are on")
+                    );
                 }
                 (Some(mode), None) => mode,
                 (None, _) => {
@@ -70,7 +72,9 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
     };
     match MODES.iter().find(|(name, _)| *name == mode) {
         Some((_, number)) => header.u32(&format!("{arch}.pooling_type"), *number),
-        None => return Err(file.bad(&key, "kjit pools by mean, first token (cls) and last token")),
+        None => {
+            return Err(file.bad(&key, "expected pooling by mean, first token (cls) or last token"));
+        }
     }
     Ok(())
 }
@@ -88,21 +92,21 @@ fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
             fail(&path, FolderError::Value { key: "type".to_owned(), value, why: why.to_owned() })
         };
         match module.name.rsplit('.').next().unwrap_or_default() {
-            // The server always returns vectors of length 1; the command does so on request.
+            // The server always returns vectors of length 1. The command does so on request.
             "Transformer" | "Normalize" => {}
             "Pooling" => {
                 let inside = Path::new(&module.path)
                     .components()
                     .all(|part| matches!(part, Component::Normal(_)));
                 if !inside {
-                    return Err(refuse(module.path, "expected the path of a folder in this one"));
+                    return Err(refuse(module.path, "expected the path of a subfolder"));
                 }
                 found = Some(folder.join(&module.path).join("config.json"));
             }
             _ => {
                 return Err(refuse(
                     module.name,
-                    "Transformer, Pooling and Normalize are the steps that run",
+                    "kjit supports only the steps Transformer, Pooling and Normalize",
                 ));
             }
         }

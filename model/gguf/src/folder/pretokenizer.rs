@@ -52,7 +52,8 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
                 pre.get("pretokenizers").and_then(Value::as_array).ok_or_else(|| short(pre))?;
             let mut bytes = false;
             for one in list {
-                // After that conversion, expressions would match another text than intended.
+                // After that conversion, expressions would match the converted letters instead of
+                // the text.
                 if bytes {
                     return Err(short(pre));
                 }
@@ -72,8 +73,8 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
         }
         Some("Split") => {
             let how = (pre.get("behavior").and_then(Value::as_str), flag("invert", false));
-            // Matches become pieces. These expressions match everything, so no text between matches
-            // is lost.
+            // Matches become pieces. These expressions match every character, so no text is lost
+            // between matches.
             let alone =
                 matches!(how, (Some("Isolated"), Some(false)) | (Some("Removed"), Some(true)));
             let text =
@@ -85,8 +86,9 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
     }
 }
 
-/// How a SentencePiece-like vocabulary treats spaces: whether a space is added before a text. The
-/// error describes an unknown part. Spaces become U+2581 in the normalizer or the pre-tokenizer.
+/// How a SentencePiece-like vocabulary treats spaces: whether a space is added before a text.
+/// Spaces become U+2581 in the normalizer or the pre-tokenizer. The error describes an unsupported
+/// part.
 pub fn spaces(
     normalizer: Option<&Value>,
     pre: Option<&Value>,
@@ -137,7 +139,7 @@ pub fn spaces(
                 };
                 replaced = true;
             }
-            // The pre-tokenizer of Gemma matches nothing, because the spaces are already replaced.
+            // Gemma's pre-tokenizer matches nothing, because the spaces are already replaced.
             Some("Split")
                 if pre.get("pattern").and_then(|p| text(p, "String")).as_deref() == Some(" ")
                     && replaced => {}
@@ -146,6 +148,6 @@ pub fn spaces(
     }
     match replaced {
         true => Ok(front),
-        false => Err(("the normalizer", normalizer.map_or_else(|| "nothing".to_owned(), short))),
+        false => Err(("the normalizer", normalizer.map_or_else(|| "none".to_owned(), short))),
     }
 }

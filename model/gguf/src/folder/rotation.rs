@@ -1,5 +1,5 @@
-//! Rotary position embedding: the base and its scaling. Individually scaled frequencies become a
-//! tensor, as converters write it.
+//! Rotary position embedding: the base and its scaling. If each frequency has its own scale, the
+//! scales become a tensor, as GGUF converters write it.
 
 use super::header::Header;
 use super::json::Object;
@@ -7,8 +7,8 @@ use super::kind::Kind;
 use crate::Error;
 use std::f64::consts::TAU;
 
-/// Writes the keys of the rotation. Files of transformers 5 have `rope_parameters`, older ones
-/// `rope_theta` and `rope_scaling`.
+/// Writes the keys of the rotation. Files of transformers 5 have `rope_parameters`; older files
+/// have `rope_theta` and `rope_scaling`.
 pub fn write(
     text: &Object,
     (kind, head): (Kind, u32),
@@ -45,7 +45,9 @@ pub fn write(
     if let Some(local) = &local {
         let name = kind_of(local);
         if local.str(name)?.is_some_and(|kind| kind != "default") {
-            return Err(local.bad(name, "layers with a window turn unstretched (default)"));
+            return Err(
+                local.bad(name, "layers with a sliding window need rope_type default (no scaling)")
+            );
         }
     }
     let full = full.or(all);
@@ -58,7 +60,7 @@ pub fn write(
     header.f32(&key("freq_base"), base);
     if kind.arch() == "llama" {
         // The rows of a GGUF file are reordered, so that adjacent elements rotate together. The
-        // rows of a folder are in the order of training.
+        // rows of a folder have the trained order.
         header.str(&key("pairing"), "halves");
     }
     if kind == Kind::Gemma3 {
@@ -72,7 +74,7 @@ pub fn write(
     let Some(scaling) = full.or(old) else { return Ok(()) };
     let name = kind_of(&scaling);
     let positive = |name: &str| match scaling.f64(name)? {
-        Some(x) if x <= 0.0 => Err(scaling.bad(name, "it must be above zero")),
+        Some(x) if x <= 0.0 => Err(scaling.bad(name, "must be above 0")),
         x => Ok(x),
     };
     let factor = || scaling.require("factor", positive("factor")?);
@@ -89,7 +91,7 @@ pub fn write(
         "yarn" => {
             for other in ["mscale", "mscale_all_dim", "truncate"] {
                 if scaling.get(other).is_some_and(|value| value.as_bool() != Some(true)) {
-                    return Err(scaling.bad(other, "kjit knows YaRN without it"));
+                    return Err(scaling.bad(other, "kjit does not support this key of YaRN"));
                 }
             }
             let factor = factor()?;
@@ -114,24 +116,24 @@ pub fn write(
             let number = |name: &str| scaling.require(name, positive(name)?);
             let (low, high) = (number("low_freq_factor")?, number("high_freq_factor")?);
             if high <= low {
-                return Err(scaling.bad("high_freq_factor", "it must be above low_freq_factor"));
+                return Err(scaling.bad("high_freq_factor", "must be above low_freq_factor"));
             }
             let original = number("original_max_position_embeddings")?;
             header
                 .vector("rope_freqs.weight", &llama3(head, base, factor()?, (low, high), original));
         }
-        _ => return Err(scaling.bad(name, "default, linear, llama3 and yarn are known")),
+        _ => return Err(scaling.bad(name, "expected default, linear, llama3 or yarn")),
     }
     Ok(())
 }
 
-/// The key of the scaling's kind, which has an older name.
+/// The key of the kind of scaling. Older files have a different key.
 fn kind_of(scaling: &Object) -> &'static str {
     if scaling.get("rope_type").is_some() { "rope_type" } else { "type" }
 }
 
 /// Llama 3.1's frequency divisors: 1 for wavelengths that are short relative to the original
-/// context, the whole factor for long ones, interpolated in between.
+/// context, the whole factor for long wavelengths, and an interpolated divisor between them.
 fn llama3(head: u32, base: f64, factor: f64, (low, high): (f64, f64), original: f64) -> Vec<f32> {
     let divisor = |i: u32| {
         let wave = TAU * base.powf(f64::from(2 * i) / f64::from(head));

@@ -116,14 +116,15 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
 }
 
 /// The files of the model, and a warning. `model.safetensors` is used if it exists, even with an
-/// index (as in transformers), otherwise the files of the index, otherwise the only file.
+/// index (as in transformers). Otherwise the files of the index are used, and without an index the
+/// only file.
 pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error> {
     let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
     if let Some(bytes) = json::json_bytes(&index, json::MOST_INDEX)? {
         let WeightMap(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
         for (file, tensors) in &files {
-            // A file name must not lead out of the folder.
+            // A file name must not point outside the folder.
             let mut parts = Path::new(file).components();
             if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
                 let why = "expected the name of a file in the folder".to_owned();
@@ -137,7 +138,7 @@ pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error>
         }
         let n = files.len();
         let line = format!(
-            "{WHOLE} is the model: {n} files of model.safetensors.index.json beside it are not read"
+            "{WHOLE} is used; the {n} files that model.safetensors.index.json lists are ignored"
         );
         return Ok((vec![(whole, vec![])], Some(line)));
     }
@@ -155,7 +156,7 @@ pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error>
     match found.len() {
         0 => Err(fail(
             &whole,
-            FolderError::NotThere { hint: ": the weights of a folder are *.safetensors" },
+            FolderError::NotThere { hint: ": a folder needs *.safetensors files" },
         )),
         1 => Ok((found, None)),
         _ => Err(fail(folder, FolderError::Unclear)),
@@ -179,17 +180,19 @@ fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
     let damaged = |why: String| FolderError::Header { why };
     let len = file.len() as u64;
     let Some((head, rest)) = file.split_first_chunk::<8>() else {
-        return Err(damaged(format!("it has {len} bytes, fewer than a header's length takes")));
+        return Err(damaged(format!(
+            "it has {len} bytes, fewer than the 8 bytes of a header's length"
+        )));
     };
     let header = u64::from_le_bytes(*head);
     if header > MOST_HEADER {
         return Err(damaged(format!(
-            "its header has {header} bytes: more than {MOST_HEADER} are not read"
+            "its header has {header} bytes, more than the limit of {MOST_HEADER}"
         )));
     }
     let Some(text) = usize::try_from(header).ok().and_then(|n| rest.get(..n)) else {
         return Err(damaged(format!(
-            "its header has {header} bytes by the first eight, the file has {len}"
+            "its first 8 bytes give a header of {header} bytes, but the file has {len}"
         )));
     };
     // The safetensors crate parses the entry of a tensor. Offsets are checked here, so that errors

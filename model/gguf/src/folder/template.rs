@@ -15,7 +15,7 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
     let path = folder.join("chat_template.jinja");
     if let Some(bytes) = json::bytes(&path, json::MOST)? {
         let text = String::from_utf8(bytes).map_err(|e| {
-            let why = format!("it is not UTF-8 from byte {}", e.utf8_error().valid_up_to());
+            let why = format!("invalid UTF-8 at byte {}", e.utf8_error().valid_up_to());
             fail(&path, FolderError::Json { why })
         })?;
         header.str(KEY, &text);
@@ -36,9 +36,7 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
                 for one in list {
                     let text = |key: &str| one.get(key).and_then(Value::as_str);
                     let (Some(name), Some(template)) = (text("name"), text("template")) else {
-                        return Err(
-                            file.bad("chat_template", "expected templates with a name each")
-                        );
+                        return Err(file.bad("chat_template", "each template needs a name"));
                     };
                     if !seen.insert(name) {
                         return Err(file.bad("chat_template", "a name occurs twice"));
@@ -49,7 +47,9 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
                     }
                 }
             }
-            Some(_) => return Err(file.bad("chat_template", "expected a text or a list of them")),
+            Some(_) => {
+                return Err(file.bad("chat_template", "expected a string or a list of templates"));
+            }
         }
         return Ok(());
     }

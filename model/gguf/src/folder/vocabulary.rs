@@ -1,9 +1,10 @@
 //! Converts `tokenizer.json` to the vocabulary of a GGUF file. The ids are the same as in the GGUF
 //! file of the model.
 //!
-//! Two kinds of BPE are supported: byte-level (`gpt2` in GGUF) with a known pre-tokenizer, and
-//! characters with bytes for unknown ones (`llama` in GGUF, the format of SentencePiece). The
-//! merges of the second kind become scores: the first merge has the best score.
+//! Two kinds of BPE are supported. The first is byte-level (`gpt2` in GGUF) with a known
+//! pre-tokenizer. The second works on characters, with bytes for unknown characters (`llama` in
+//! GGUF, the format of SentencePiece). Its merges become scores: the first merge has the best
+//! score.
 
 use super::config::Config;
 use super::error::FolderError;
@@ -24,7 +25,7 @@ use std::path::Path;
 /// The used part of `tokenizer.json`.
 #[derive(Deserialize)]
 struct TokenizerJson<'a> {
-    #[serde(default, deserialize_with = "some")]
+    #[serde(default, deserialize_with = "read_bounded")]
     added_tokens: Vec<AddedToken>,
     // The steps as raw text: parsed values would take many times their length in memory.
     #[serde(borrow)]
@@ -62,9 +63,9 @@ struct AddedToken {
 
 #[derive(Deserialize)]
 struct Model {
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "read_bounded")]
     vocab: HashMap<String, u32>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "read_bounded")]
     merges: Vec<Merge>,
     unk_token: Option<String>,
     #[serde(default)]
@@ -94,7 +95,7 @@ impl<'de> Visitor<'de> for OneMerge {
     type Value = Merge;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("two texts to join, or one with a space between them")
+        f.write_str("a list of two strings, or one string with a space")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Merge, E> {
@@ -109,8 +110,8 @@ impl<'de> Visitor<'de> for OneMerge {
     }
 }
 
-/// A list or a table of at most [`MOST_ENTRIES`] entries.
-fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(
+/// Reads a list or a table of at most [`MOST_ENTRIES`] entries.
+fn read_bounded<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
     T::read(from)
@@ -121,10 +122,10 @@ trait Entries<'de>: Sized {
     fn read<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
 }
 
-fn full<E: de::Error>(have: usize) -> Result<(), E> {
+fn check_entry_count<E: de::Error>(have: usize) -> Result<(), E> {
     match have < MOST_ENTRIES {
         true => Ok(()),
-        false => Err(E::custom(format_args!("more than {MOST_ENTRIES} entries are not read"))),
+        false => Err(E::custom(format_args!("more than the limit of {MOST_ENTRIES} entries"))),
     }
 }
 
@@ -141,7 +142,7 @@ impl<'de, T: Deserialize<'de>> Entries<'de> for Vec<T> {
             fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
                 let mut list = vec![];
                 while let Some(entry) = from.next_element()? {
-                    full(list.len())?;
+                    check_entry_count(list.len())?;
                     list.push(entry);
                 }
                 Ok(list)
@@ -164,7 +165,7 @@ impl<'de> Entries<'de> for HashMap<String, u32> {
             fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
                 let mut table = HashMap::new();
                 while let Some((key, value)) = from.next_entry()? {
-                    full(table.len())?;
+                    check_entry_count(table.len())?;
                     table.insert(key, value);
                 }
                 Ok(table)
@@ -197,7 +198,7 @@ mod types {
     pub const BYTE: i32 = 6;
 }
 
-/// The score of tokens that no merge produces. The tokenizer never joins them
+/// The score of tokens that no merge produces. The tokenizer never produces them by a merge
 /// (`tokenizer.ggml.never_score`).
 const NEVER: f32 = -1e9;
 
@@ -219,7 +220,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
         let Some(raw) = raw else { return Ok(None) };
         if raw.get().len() > MOST_STEP {
             let why =
-                format!("{name} has {} bytes: more than {MOST_STEP} are not read", raw.get().len());
+                format!("{name} has {} bytes, more than the limit of {MOST_STEP}", raw.get().len());
             return Err(fail(&path, FolderError::Json { why }));
         }
         json::parse::<Option<Value>>(&path, raw.get().as_bytes())
@@ -339,7 +340,8 @@ impl Tokens {
         let n = rows as usize;
         let most = file.model.vocab.len() + file.added_tokens.len();
         if n > most.saturating_mul(4).max(1 << 20) {
-            let why = format!("config.json says vocab_size {rows}, and {most} tokens are here");
+            let why =
+                format!("vocab_size in config.json is {rows}, but this file has {most} tokens");
             return Err(fail(path, FolderError::Json { why }));
         }
         let mut texts: Vec<Option<&str>> = vec![None; n];
@@ -348,7 +350,7 @@ impl Tokens {
         for (text, &id) in &file.model.vocab {
             match texts.get_mut(id as usize) {
                 None => {
-                    return Err(refuse(text, id, format!("the model has {rows} rows for tokens")));
+                    return Err(refuse(text, id, format!("the embedding has only {rows} rows")));
                 }
                 Some(Some(other)) => {
                     return Err(refuse(text, id, format!("{} has the same id", QuotedText(other))));
@@ -362,7 +364,7 @@ impl Tokens {
         for added in &file.added_tokens {
             let (id, text) = (added.id, added.content.as_str());
             match texts.get_mut(id as usize) {
-                // Gemma 3 has a token for images. Its text-only models have no row for it.
+                // Gemma 3 has a token for images. Its text-only models have no row for this token.
                 None => {
                     all.beyond += 1;
                     continue;
@@ -388,7 +390,7 @@ impl Tokens {
                 }
             };
             all.ids.insert(text.clone(), id as u32);
-            // These tokens are searched in the original text, in which spaces are still spaces.
+            // These tokens are matched in the original text, which still contains spaces.
             let spelled = pieces && all.types.get(id) == Some(&types::USER_DEFINED);
             all.texts.push(if spelled { text.replace('\u{2581}', " ") } else { text });
         }
@@ -413,7 +415,7 @@ impl Tokens {
         let n = self.beyond;
         (n > 0).then(|| {
             format!(
-                "{n} added tokens are left out: the model has {} rows for tokens",
+                "{n} added tokens are ignored: the embedding has only {} rows",
                 self.texts.len()
             )
         })
@@ -427,7 +429,7 @@ fn is_byte(text: &str) -> bool {
 }
 
 /// Whether a token is markup that some files do not mark as special. The text of a user must not
-/// produce it.
+/// become this token.
 fn looks_special(text: &str) -> bool {
     [("<|", "|>"), ("<\u{ff5c}", "\u{ff5c}>"), ("<unused", ">")]
         .iter()
@@ -445,8 +447,8 @@ fn is_nfc(normalizer: &Value) -> bool {
     }
 }
 
-/// A score for each token: minus the index of the first merge that produces it. All merges of a
-/// token must therefore be adjacent; other vocabularies are refused.
+/// A score for each token: minus the index of the first merge that produces the token. This
+/// requires that all merges of a token are adjacent. Other vocabularies are refused.
 fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Error> {
     let mut scores: Vec<Option<f32>> = vec![None; tokens.texts.len()];
     let mut last = None;
@@ -454,8 +456,8 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
         let text = merge.joined();
         let Some(id) = tokens.id(&text) else { continue };
         let Some(score) = scores.get_mut(id as usize) else { continue };
-        // Added tokens are split off a text earlier. In some vocabularies, runs of one character
-        // had the same score for all lengths, while merges order them by length.
+        // Added tokens are matched before the merges. In some vocabularies, runs of one character
+        // had one score for all lengths, while merges order them by length.
         let mut letters = text.chars();
         let first = letters.next();
         if tokens.types.get(id as usize) == Some(&types::NORMAL)
@@ -541,7 +543,10 @@ fn roles(
         let Some(value) = file.get(role) else { return Ok(None) };
         let text = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
         let text = text.ok_or_else(|| file.bad(role, "expected a token"))?;
-        tokens.id(text).map(Some).ok_or_else(|| file.bad(role, "the vocabulary has no such token"))
+        tokens
+            .id(text)
+            .map(Some)
+            .ok_or_else(|| file.bad(role, "the vocabulary does not contain this token"))
     };
     let ids = |role: &str| -> Result<Vec<u32>, Error> {
         let mut all = vec![];
@@ -569,7 +574,7 @@ fn roles(
     };
     let (first, last) = (at_end(ends.first, add_bos)?, at_end(ends.last, add_eos)?);
     let (starts, mut stops) = (ids("bos_token_id")?, ids("eos_token_id")?);
-    // `null` means that there is none, even if other files name one.
+    // `null` means that the token does not exist, even if other files name one.
     let no_bos =
         of_tokenizer.as_ref().is_some_and(|file| file.is_null("bos_token")) && first.is_none();
     let bos = named("bos_token")?.or(starts.first().copied().filter(|_| !no_bos)).or(first);
@@ -578,13 +583,13 @@ fn roles(
     }
     if let Some(first) = first.filter(|first| Some(*first) != bos) {
         return Err(refuse(
-            "the post_processor's token in front, which is not bos_token,",
+            "the first token of the post_processor (not bos_token)",
             tokens.text(first),
         ));
     }
     let mut eos = named("eos_token")?.or(stops.first().copied());
     let mut remark = None;
-    // Embedding models: their texts end with another token than answers.
+    // Embedding models: the end token of a text differs from the end token of an answer.
     if let Some(last) = last.filter(|last| Some(*last) != eos)
         && let Some(old) = eos.replace(last)
     {
@@ -604,7 +609,7 @@ fn roles(
             header.u32(&key(&format!("{role}_token_id")), id);
         }
     }
-    // In instruction models a turn ends with other tokens than a text.
+    // In instruction models, a turn and a text end with different tokens.
     let stops: Vec<i32> = stops.iter().filter_map(|id| i32::try_from(*id).ok()).collect();
     if !stops.is_empty() {
         header.i32s(&key("eog_token_ids"), &stops);

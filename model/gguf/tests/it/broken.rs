@@ -1,5 +1,5 @@
-//! Tests broken files. Each is refused with one line that says what is wrong and where. Memory is
-//! limited by the size of the file.
+//! Tests broken files. Each is refused with one line that names the fault and its position. Memory
+//! is limited by the size of the file.
 
 use std::fs;
 
@@ -77,7 +77,7 @@ fn non_gguf_file_is_identified_by_its_content() {
         ),
         ("zip", b"PK\x03\x04\0\0\0\0".to_vec(), &["zip archive"]),
         ("gzip", b"\x1f\x8b\x08\0\0\0".to_vec(), &["compressed"]),
-        ("old ggml", b"tjgg\x03\0\0\0".to_vec(), &["form before GGUF"]),
+        ("old ggml", b"tjgg\x03\0\0\0".to_vec(), &["format before GGUF"]),
         ("safetensors", safetensors, &["safetensors"]),
         ("noise", vec![0, 1, 2, 3, 250, 6], &["00 01 02 03"]),
         ("zeros", vec![0; 4096], &["00 00 00 00"]),
@@ -196,7 +196,7 @@ fn bad_metadata_names_key_and_byte() {
         (
             "key not UTF-8",
             bad_utf8.bytes(),
-            &["metadata key number 0", "byte 24", "not UTF-8 from its byte 2"],
+            &["metadata key number 0", "byte 24", "invalid UTF-8 at its byte 2"],
         ),
         (
             "arrays 5 deep",
@@ -285,7 +285,7 @@ fn bad_tensor_names_byte_of_its_entry() {
         (
             "name not UTF-8",
             with_tensor(|t| t.name = vec![b'a', 0x80]),
-            &["tensor number 3", at, "not UTF-8"],
+            &["tensor number 3", at, "invalid UTF-8"],
         ),
     ]);
 }
@@ -305,8 +305,8 @@ fn unknown_tensor_type_leaves_vocabulary_readable() {
             assert!(line.contains("'odd'") && wants.iter().all(|w| line.contains(w)), "{line}");
         }
     }
-    // The type is known to ggml and has a known size, but kjit cannot decode it. The tensor is
-    // listed. A reader that needs to decode it names the type in its error.
+    // ggml knows the type and its size, but kjit cannot decode it. The tensor is listed. A reader
+    // that needs to decode it names the type in its error.
     let gguf = Gguf::from_bytes("iq2.gguf", &with_tensor(|t| (t.ty, t.dims) = (16, vec![256, 3])))
         .unwrap();
     assert_eq!(gguf.tensor("odd").unwrap().data.len(), 3 * 66);
@@ -328,7 +328,7 @@ fn unreadable_paths_are_named() {
     fs::write(&newline, b"text").unwrap();
     let cases = [
         (dir.path().join("none.gguf"), "cannot open: No such file"),
-        (folder, "is a directory, not a model file: name the .gguf file in it"),
+        (folder, "is a directory, not a model file: use the path of a .gguf file"),
         (empty, "is empty (0 bytes)"),
         (newline, "a\\nb.gguf"),
     ];

@@ -43,7 +43,7 @@ fn single_weight_file_wins_over_stale_index() {
     assert!(file.tensor("output_norm.weight").unwrap().data.iter().all(|b| *b == 0));
     assert_eq!(file.paths().count(), 2);
     assert!(
-        file.remarks()[0].starts_with("model.safetensors is the model: 3 files of"),
+        file.remarks()[0].starts_with("model.safetensors is used; the 3 files that"),
         "{:?}",
         file.remarks()
     );
@@ -131,7 +131,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
         ),
         (
             |f| f.tensor("model.layers.0.self_attn.q_proj.weight", "F32", &[64, 32], vec![0; 2048]),
-            &["/model.safetensors", "q_proj.weight' has 2048 bytes", "take 8192"],
+            &["/model.safetensors", "q_proj.weight' has 2048 bytes", "need 8192"],
         ),
         (
             |f| f.tensor("model.layers.0.extra", "F32", &[1], vec![0; 4]),
@@ -177,7 +177,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
         ),
         (
             |f| (f.config["eos_token_id"], f.others[0].1["eos_token"]) = (Value::Null, Value::Null),
-            &["says nowhere which token ends an answer"],
+            &["does not name the token that ends an answer"],
         ),
         (
             |f| f.others[0].1["bos_token"] = Value::Null,
@@ -269,8 +269,11 @@ fn bad_folder_is_refused_with_file_and_tensor() {
     assert!(refused(dir.path()).contains("'model.layers.0.mlp.up_proj.weight' occurs twice"));
     bytes[..8].copy_from_slice(&100_000_001u64.to_le_bytes());
     std::fs::write(&weights, &bytes).unwrap();
-    assert!(refused(dir.path()).contains("its header has 100000001 bytes: more than 16777216"));
-    // Files that are missing, cut short, or folders.
+    assert!(
+        refused(dir.path())
+            .contains("its header has 100000001 bytes, more than the limit of 16777216")
+    );
+    // Files that are missing or truncated, and folders.
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     assert!(refused(dir.path()).contains("is a directory, not a model file"));
@@ -293,7 +296,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
     }
     std::fs::write(&second, safetensors(&[(q.to_owned(), "F32", vec![1], vec![0; 4])], 8, 0))
         .unwrap();
-    assert!(refused(dir.path()).contains("though model.safetensors.index.json says so"));
+    assert!(refused(dir.path()).contains("although model.safetensors.index.json lists it"));
     std::fs::remove_file(&second).unwrap();
     assert!(refused(dir.path()).contains("model-00002-of-00003.safetensors: cannot open"));
     let index = path("model.safetensors.index.json");
@@ -302,7 +305,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
     std::fs::remove_file(&index).unwrap();
     assert!(refused(dir.path()).contains("several .safetensors files"));
     for (name, words) in
-        [("tokenizer.json", "/tokenizer.json: is not there"), ("config.json", "is a directory")]
+        [("tokenizer.json", "/tokenizer.json: does not exist"), ("config.json", "is a directory")]
     {
         std::fs::remove_file(path(name)).unwrap();
         assert!(refused(dir.path()).contains(words), "{}", refused(dir.path()));
@@ -355,7 +358,7 @@ fn folder_files_and_quoted_values_have_size_limits() {
         std::fs::File::create(path(name)).and_then(|file| file.set_len(most + 1)).unwrap();
         let line = refused(dir.path());
         assert!(
-            line.contains(name) && line.contains(&format!("more than {most} are not read")),
+            line.contains(name) && line.contains(&format!("more than the limit of {most}")),
             "{line}"
         );
         match old {
@@ -363,7 +366,7 @@ fn folder_files_and_quoted_values_have_size_limits() {
             None => std::fs::remove_file(path(name)).unwrap(),
         }
     }
-    // A long text of a file is cut in the error that quotes it.
+    // A long string of a file is cut in the error that quotes it.
     let long = "x".repeat(700_000);
     for (name, text) in [
         ("config.json", json!({ "model_type": long })),

@@ -56,7 +56,8 @@ proptest! {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend(tensors.to_le_bytes());
         bytes.extend(keys.to_le_bytes());
-        // Random lengths are far too large. With small ones between them the reader gets further.
+        // Random lengths are far too large. With small lengths between them, the reader parses more
+        // of the file.
         bytes.extend(tail.iter().enumerate().map(|(i, b)| if i % 8 == 0 { b % 16 } else if b % 3 == 0 { *b } else { 0 }));
         exercise(&bytes);
     }

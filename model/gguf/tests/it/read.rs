@@ -16,7 +16,7 @@ fn open(w: Writer) -> Gguf {
 
 /// Asserts that the error's line contains all of these words.
 #[track_caller]
-fn says<T>(result: Result<T, Error>, wants: &[&str]) {
+fn assert_message<T>(result: Result<T, Error>, wants: &[&str]) {
     let e = result.err().expect("an error");
     one_line(&e);
     for want in wants {
@@ -62,12 +62,12 @@ fn metadata_values_round_trip() {
 #[test]
 fn missing_key_is_named_and_optional_key_is_none() {
     let g = open(Writer::sample());
-    says(
+    assert_message(
         g.require_u32("llama.embedding_length"),
         &["model.gguf", "'llama.embedding_length' is missing"],
     );
-    says(g.require_str("x"), &["'x' is missing"]);
-    says(g.f32s("x"), &["'x' is missing"]);
+    assert_message(g.require_str("x"), &["'x' is missing"]);
+    assert_message(g.f32s("x"), &["'x' is missing"]);
     assert_eq!(g.opt_u32("x").unwrap(), None);
     assert_eq!(g.opt_str("x").unwrap(), None);
     assert!(g.opt_strings("x").unwrap().is_none());
@@ -77,30 +77,33 @@ fn missing_key_is_named_and_optional_key_is_none() {
 #[test]
 fn wrong_type_names_key_found_and_expected_type() {
     let g = open(Writer::sample());
-    says(
+    assert_message(
         g.require_u32("general.architecture"),
         &["'general.architecture' (byte ", "is a string", "expected an integer"],
     );
-    says(g.require_u32("a.f32"), &["'a.f32'", "is an f32"]);
-    says(g.require_u32("a.bool"), &["is a bool"]);
-    says(g.require_f32("a.u8"), &["is a u8", "expected an f32"]);
-    says(g.require_bool("a.u8"), &["is a u8", "expected a bool"]);
-    says(g.require_str("tokenizer.ggml.tokens"), &["is an array of 4 string", "expected a string"]);
-    says(
+    assert_message(g.require_u32("a.f32"), &["'a.f32'", "is an f32"]);
+    assert_message(g.require_u32("a.bool"), &["is a bool"]);
+    assert_message(g.require_f32("a.u8"), &["is a u8", "expected an f32"]);
+    assert_message(g.require_bool("a.u8"), &["is a u8", "expected a bool"]);
+    assert_message(
+        g.require_str("tokenizer.ggml.tokens"),
+        &["is an array of 4 string", "expected a string"],
+    );
+    assert_message(
         g.strings("tokenizer.ggml.scores"),
         &["is an array of 3 f32", "expected an array of strings"],
     );
-    says(g.strings("a.u8"), &["is a u8", "expected an array of strings"]);
-    says(
+    assert_message(g.strings("a.u8"), &["is a u8", "expected an array of strings"]);
+    assert_message(
         g.i32s("tokenizer.ggml.scores"),
         &["is an array of 3 f32", "expected an array of integers"],
     );
-    says(
+    assert_message(
         g.f32s("tokenizer.ggml.token_type"),
         &["is an array of 3 i32", "expected an array of f32"],
     );
-    says(g.opt_bools("tokenizer.ggml.token_type"), &["expected an array of bools"]);
-    says(g.i32s("a.nested"), &["is an array of 1 array"]);
+    assert_message(g.opt_bools("tokenizer.ggml.token_type"), &["expected an array of bools"]);
+    assert_message(g.i32s("a.nested"), &["is an array of 1 array"]);
 }
 
 #[test]
@@ -116,17 +119,17 @@ fn out_of_range_value_is_named() {
             Val::Array(10, 2, [1u64, 1 << 32].iter().flat_map(|v| v.to_le_bytes()).collect()),
         );
     let g = open(more);
-    says(g.require_u32("a.i8"), &["'a.i8'", "is -5", "0 to 4294967295"]);
-    says(g.require_u32("a.u64"), &["is 1099511627776"]);
-    says(g.require_u64("a.i64"), &["is -1099511627776", "not negative"]);
-    says(g.require_f32("inf"), &["is inf", "finite"]);
-    says(g.require_f32("nan"), &["is NaN", "finite"]);
-    says(g.require_f32("1e300"), &["'1e300'", "finite number that fits an f32"]);
-    says(g.require_str("bytes"), &["'bytes'", "not UTF-8 from its byte 2"]);
-    says(g.strs("tokenizer.ggml.tokens"), &["not UTF-8 in element 2"]);
-    says(g.opt_bools("bad bool"), &["neither 0 nor 1 in element 1"]);
-    says(g.i32s("large"), &["4294967296 in element 1"]);
-    says(g.u32s("tokenizer.ggml.token_type"), &["-2 in element 2"]);
+    assert_message(g.require_u32("a.i8"), &["'a.i8'", "is -5", "0 to 4294967295"]);
+    assert_message(g.require_u32("a.u64"), &["is 1099511627776"]);
+    assert_message(g.require_u64("a.i64"), &["is -1099511627776", "not negative"]);
+    assert_message(g.require_f32("inf"), &["is inf", "finite"]);
+    assert_message(g.require_f32("nan"), &["is NaN", "finite"]);
+    assert_message(g.require_f32("1e300"), &["'1e300'", "finite number that fits an f32"]);
+    assert_message(g.require_str("bytes"), &["'bytes'", "invalid UTF-8 at its byte 2"]);
+    assert_message(g.strs("tokenizer.ggml.tokens"), &["invalid UTF-8 in element 2"]);
+    assert_message(g.opt_bools("bad bool"), &["neither 0 nor 1 in element 1"]);
+    assert_message(g.i32s("large"), &["4294967296 in element 1"]);
+    assert_message(g.u32s("tokenizer.ggml.token_type"), &["-2 in element 2"]);
     assert_eq!(g.opt_u32s("a.empty").unwrap(), Some(vec![]));
     // Writers may give an empty array any element type.
     assert_eq!(g.strings("a.empty").unwrap().len(), 0);
@@ -142,9 +145,9 @@ fn layer_numbers_are_scalar_or_per_layer() {
     );
     assert_eq!(g.per_layer_u32("one", 3).unwrap(), [4, 4, 4]);
     assert_eq!(g.per_layer_u32("each", 3).unwrap(), [8, 0, 8]);
-    says(g.per_layer_u32("each", 4), &["'each'", "3 elements", "expected 4"]);
-    says(g.per_layer_u32("neg", 3), &["'neg'", "-1 in element 1"]);
-    says(g.per_layer_u32("none", 3), &["'none' is missing"]);
+    assert_message(g.per_layer_u32("each", 4), &["'each'", "3 elements", "expected 4"]);
+    assert_message(g.per_layer_u32("neg", 3), &["'neg'", "-1 in element 1"]);
+    assert_message(g.per_layer_u32("none", 3), &["'none' is missing"]);
 }
 
 #[test]
@@ -218,27 +221,27 @@ fn mismatched_parts_are_named() {
     let check = |change: &dyn Fn(usize, Writer) -> Writer, open: usize, wants: &[&str]| {
         let dir = tempfile::tempdir().unwrap();
         let paths = split(dir.path(), change);
-        says(Gguf::open(&paths[open]), wants);
+        assert_message(Gguf::open(&paths[open]), wants);
     };
     check(
         &|_, w| w,
         1,
-        &["m-00002-of-00003.gguf: is part 2 of 3: open the first one", "m-00001-of-00003.gguf"],
+        &["m-00002-of-00003.gguf: is part 2 of 3: open the first part", "m-00001-of-00003.gguf"],
     );
     check(
         &set(2, "split.no", Val::U16(1)),
         0,
-        &["m-00003-of-00003.gguf: is part 2 of 3 by its metadata, not 3 of 3"],
+        &["m-00003-of-00003.gguf: is part 2 of 3 according to its metadata, not 3 of 3"],
     );
     check(&set(1, "split.count", Val::U16(4)), 0, &["m-00002-of-00003.gguf: is part 2 of 4"]);
-    check(&set(0, "split.no", Val::U16(3)), 0, &["split.no 3 of split.count 3"]);
+    check(&set(0, "split.no", Val::U16(3)), 0, &["split.no 3 and split.count 3"]);
     check(&set(0, "split.count", Val::U16(2)), 0, &["must be named NAME-00001-of-00002.gguf"]);
     check(&set(0, "split.count", text("3")), 0, &["'split.count'", "a string"]);
     check(&set(0, "split.count", Val::I32(-3)), 0, &["'split.count'", "-3"]);
     check(
         &set(0, "split.tensors.count", Val::I32(6)),
         0,
-        &["split.tensors.count 6", "hold 5 tensors"],
+        &["split.tensors.count 6", "contain 5 tensors"],
     );
     let no_keys = |i, w: Writer| if i == 1 { Writer { keys: vec![], ..w } } else { w };
     check(&no_keys, 0, &["m-00002-of-00003.gguf: has no split.no"]);
@@ -250,10 +253,16 @@ fn mismatched_parts_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let paths = split(dir.path(), |_, w| w);
     fs::remove_file(&paths[2]).unwrap();
-    says(Gguf::open(&paths[0]), &["part 3", "m-00003-of-00003.gguf, is not beside it"]);
+    assert_message(
+        Gguf::open(&paths[0]),
+        &["part 3", "m-00003-of-00003.gguf, is not in the same folder"],
+    );
     let renamed = dir.path().join("model.gguf");
     fs::rename(&paths[0], &renamed).unwrap();
-    says(Gguf::open(&renamed), &["model.gguf: is part 1 of 3", "NAME-00001-of-00003.gguf"]);
+    assert_message(
+        Gguf::open(&renamed),
+        &["model.gguf: is part 1 of 3", "NAME-00001-of-00003.gguf"],
+    );
 }
 
 /// Resident bytes of this process without pages of mapped files (Linux).

@@ -1,5 +1,5 @@
-//! The seeds of the fuzz target: valid files made by the test writer, each with a feature that the
-//! others lack.
+//! The seeds of the fuzz target: valid files from the test writer. Each has a feature that the
+//! others do not have.
 
 use std::path::PathBuf;
 use std::{env, fs};

@@ -106,7 +106,7 @@ pub fn as_folder(file: &Gguf) -> Folder {
     let tensors: Vec<Ten> = tensors.collect();
     let (tokenizer, tokenizer_config) = tokenizer(file);
     if tokenizer_config["eos_token"].is_null() {
-        // A folder must name an end token.
+        // A folder needs an end token.
         config["eos_token_id"] = json!(0);
     }
     Folder { config, tokenizer, others: vec![("tokenizer_config.json", tokenizer_config)], tensors }
@@ -121,7 +121,7 @@ fn halves(bytes: &[u8], heads: usize, head: usize) -> Vec<u8> {
     rows.flat_map(|r| bytes[r * row..(r + 1) * row].iter().copied()).collect()
 }
 
-/// Makes `tokenizer.json` and `tokenizer_config.json` in the format of published ones.
+/// Creates `tokenizer.json` and `tokenizer_config.json` in the format of published models.
 pub fn tokenizer(file: &Gguf) -> (Value, Value) {
     let get = |key: &str| format!("tokenizer.ggml.{key}");
     let tokens: Vec<String> =
@@ -194,7 +194,7 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
         "qwen2" => (split(&digits("")), json!({ "type": "NFC" })),
         other => panic!("no tokenizer.json of {other} is known here"),
     };
-    // In Llama 3 this says that a text starts with BOS.
+    // In Llama 3 this means that a text starts with BOS.
     let bos = file.opt_u32("tokenizer.ggml.bos_token_id").unwrap();
     let bos = bos.and_then(|id| {
         Some(file.strs("tokenizer.ggml.tokens").unwrap().get(id as usize)?.to_string())
@@ -209,7 +209,7 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
     })
 }
 
-/// Makes merges from scores, as transformers' converter does: all pairs of tokens that form a
+/// Creates merges from scores, as transformers' converter does: all pairs of tokens that form a
 /// token.
 fn sentencepiece(file: &Gguf, vocab: Map<String, Value>) -> Value {
     let scores = file.f32s("tokenizer.ggml.scores").unwrap();

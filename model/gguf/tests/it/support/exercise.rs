@@ -28,7 +28,7 @@ pub fn exercise(bytes: &[u8]) {
         match gguf.opt_strings(key) {
             Ok(Some(strings)) => {
                 let len = strings.len();
-                assert_eq!(strings.count(), len, "every string that was counted is there");
+                assert_eq!(strings.count(), len, "the iterator returns every counted string");
             }
             Ok(None) => {}
             Err(e) => one_line(&e),
@@ -64,7 +64,7 @@ fn walk(value: &Value<'_>) {
                 walk(&v);
             }
         }
-        assert_eq!(n, array.len(), "every element that was counted is there");
+        assert_eq!(n, array.len(), "the iterator returns every counted element");
     }
 }
 

@@ -154,7 +154,7 @@ impl Writer {
             0 => n * 4,
             1 => n * 2,
             2 => n / 32 * 18,
-            _ => panic!("the test's writer knows no size for type {ty}"),
+            _ => panic!("the test's writer has no size for type {ty}"),
         };
         let offset = self.data.next_multiple_of(self.alignment);
         self.data = offset + bytes;
