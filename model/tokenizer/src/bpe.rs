@@ -15,14 +15,15 @@ use super::wordpiece;
 /// Symbol of a character that occurs in no token and no merge.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Up to this many symbols the next merge is found by scanning all pairs, which is faster than a
-/// heap. For more symbols, the heap avoids quadratic time.
+/// Up to this number of symbols, the next merge is found by a scan of all pairs, which is faster
+/// than a heap. Above it, the heap avoids quadratic time.
 const SCAN_LIMIT: usize = 40;
 
 /// Maximum length of a piece that is cached within one text.
 const CACHED_LEN: usize = 64;
 
-/// The merges, over symbols: ids of the vocabulary, then texts that occur only in merges.
+/// The merges, over symbols. Symbols are the ids of the vocabulary, then the texts that occur only
+/// in merges.
 #[derive(Debug)]
 pub struct Bpe {
     pre: &'static Pretokenizer,
@@ -55,7 +56,7 @@ impl Bpe {
                 let text = String::from_utf8_lossy(merge).into_owned();
                 return Err(TokenizerError::vocabulary(
                     "tokenizer.ggml.merges",
-                    format!("merge {i} ({text:?}) is not two texts with a space between"),
+                    format!("merge {i} ({text:?}) is not two strings with a space between them"),
                 ));
             };
             joined.clear();
@@ -80,8 +81,8 @@ impl Bpe {
         Ok(Bpe { pre, n_vocab, merges: map, bytes, cuts })
     }
 
-    /// Prepares a text for lookup: raw UTF-8 with spaces replaced, or unchanged white space; lower
-    /// case if requested.
+    /// Prepares a text for lookup: raw UTF-8 with spaces replaced, or unchanged white space.
+    /// Converts to lower case if requested.
     pub fn prepare<'t>(&self, text: &'t [u8], lowercase: bool) -> Cow<'t, [u8]> {
         if self.pre.words_only {
             let text = chars::normalize(text);
@@ -94,7 +95,7 @@ impl Bpe {
     }
 
     /// Bytes that may produce no token. `None`: white space may also produce no token.
-    pub fn left_out(&self, table: &TokenTable) -> Option<[bool; 256]> {
+    pub fn droppable_bytes(&self, table: &TokenTable) -> Option<[bool; 256]> {
         let mut out = [false; 256];
         let mut leave = |b: u8| out.get_mut(usize::from(b)).into_iter().for_each(|out| *out = true);
         if self.pre.words_only {
@@ -362,8 +363,8 @@ impl Bpe {
     }
 }
 
-/// The letter of a byte in byte-level BPE: printable bytes are unchanged, the others are U+0100 and
-/// up in order.
+/// The letter of a byte in byte-level BPE. Printable bytes are unchanged; the other bytes are
+/// U+0100 and following, in order.
 pub fn byte_to_letter(b: u8) -> u32 {
     let b = u32::from(b);
     match b {
@@ -385,8 +386,8 @@ pub fn letter_to_byte(letter: u32) -> Option<u8> {
     }
 }
 
-/// Appends the bytes of a byte-level token. Letters outside the alphabet are unchanged; some tokens
-/// have them, but no text produces these tokens.
+/// Appends the bytes of a byte-level token. Letters outside the alphabet are unchanged. Some tokens
+/// have such letters, but no text produces these tokens.
 pub fn decode_letters(text: &[u8], out: &mut Vec<u8>) {
     let mut pos = 0;
     while pos < text.len() {

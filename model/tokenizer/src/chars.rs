@@ -56,7 +56,7 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     match text.get(pos) {
         None => Char::END,
         Some(&b) if b < 0x80 => {
-            // always found: the table has 128 entries
+            // The table has 128 entries, so the entry exists.
             let class = ASCII.get(usize::from(b)).copied().unwrap_or(SYMBOL);
             Char { cp: u32::from(b), class, len: 1 }
         }
@@ -67,8 +67,8 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     }
 }
 
-/// Code points below this are classified by a table (the whole BMP and the planes in use), others
-/// separately.
+/// Code points below this are classified by a table (the whole BMP and the planes in use). Others
+/// are classified one by one.
 const TABLE_END: u32 = 0x3_2400;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| (0..TABLE_END).map(class_of).collect());
@@ -157,7 +157,7 @@ pub fn push_utf8(out: &mut Vec<u8>, cp: u32) {
 }
 
 /// Replaces every undecodable byte by U+FFFD and every overlong encoding by its character. Valid
-/// UTF-8 is returned unchanged.
+/// UTF-8 is unchanged.
 pub fn normalize(text: &[u8]) -> Cow<'_, [u8]> {
     if std::str::from_utf8(text).is_ok() {
         return Cow::Borrowed(text);

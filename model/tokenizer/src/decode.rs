@@ -10,7 +10,7 @@ use super::{Algorithm, NonExhaustive, Tokenizer};
 /// Options of decoding for special tokens. By default both are off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DecodeOptions {
-    /// Drops a BOS at the start and an EOS at the end if the model adds them.
+    /// Removes a BOS at the start and an EOS at the end if the model adds them.
     pub remove_special: bool,
     /// Writes control and unknown tokens as text (`<|im_end|>`). By default they are dropped.
     pub unparse_special: bool,
@@ -135,7 +135,8 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
         first.push(b);
     }
     let mut second = Vec::with_capacity(first.len());
-    // A space that was removed with an apostrophe is not the previous character of the next one.
+    // A space that was removed with an apostrophe does not count as the character before the next
+    // apostrophe.
     let (mut i, mut previous) = (0, 0);
     while let Some(&b) = first.get(i) {
         let lone = b == b'\'' && previous == b' ' && at(&first, i + 1) == b' ';
@@ -168,7 +169,7 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     special: bool,
-    /// Control tokens that are written, although other control tokens are dropped.
+    /// Control tokens that are written even if other control tokens are dropped.
     shown: Vec<u32>,
     /// An incomplete character: at most 3 bytes between calls.
     pending: Vec<u8>,
@@ -187,7 +188,7 @@ impl<'t> Detokenizer<'t> {
         self
     }
 
-    /// Adds an id. Returns the text that is now complete; `None` if there is none.
+    /// Adds an id. Returns the text that is now complete, or `None`.
     ///
     /// # Errors
     /// The id is outside the vocabulary.

@@ -103,7 +103,7 @@ const CHAT: EncodeOptions = EncodeOptions::of(false, true);
 /// A vocabulary with its algorithm.
 #[derive(Debug)]
 pub struct Tokenizer {
-    /// The vocabulary, then texts that occur only in merges.
+    /// The vocabulary, then the texts that occur only in merges.
     table: TokenTable,
     attrs: Vec<u8>,
     algorithm: Algorithm,
@@ -115,11 +115,11 @@ pub struct Tokenizer {
     add_eos: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
-    /// Tokens are UTF-8 with U+2581 for spaces. The alphabet of byte-level BPE is not used.
+    /// Tokens are UTF-8 with U+2581 for spaces, not letters of byte-level BPE's alphabet.
     raw_utf8: bool,
     /// Text is converted to lower case first (BPE of whole words).
     lowercase: bool,
-    /// `None` if any number of bytes may become one token, or no token.
+    /// `None` if an unlimited number of bytes may become one token or no token.
     reach: Option<Reach>,
     remarks: Vec<String>,
 }
@@ -179,7 +179,7 @@ impl Tokenizer {
                 Algorithm::Bpe(Bpe::new(pre, &mut table, merges)?)
             }
             Kind::Spm => {
-                // Only a token of type unknown may stand for bytes; the default id 0 may have
+                // Only a token of type unknown may represent bytes; the default id 0 may have
                 // another type.
                 let is_unknown = |id: &u32| {
                     attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0)
@@ -232,23 +232,23 @@ impl Tokenizer {
         if add_bos && ids.bos.is_none() {
             return Err(TokenizerError::vocabulary(
                 "tokenizer.ggml.bos_token_id",
-                "missing, though the vocabulary asks for BOS in front of every text",
+                "missing, but the vocabulary requires BOS before every text",
             ));
         }
         if add_eos && ids.eos.is_none() {
             return Err(TokenizerError::vocabulary(
                 "tokenizer.ggml.eos_token_id",
-                "missing, though the vocabulary asks for EOS at the end of every text",
+                "missing, but the vocabulary requires EOS at the end of every text",
             ));
         }
-        let left_out = match &algorithm {
-            Algorithm::Bpe(bpe) => bpe.left_out(&table),
-            Algorithm::Rwkv(rwkv) => Some(rwkv.left_out()),
+        let droppable_bytes = match &algorithm {
+            Algorithm::Bpe(bpe) => bpe.droppable_bytes(&table),
+            Algorithm::Rwkv(rwkv) => Some(rwkv.droppable_bytes()),
             Algorithm::Spm(_) | Algorithm::Plamo2(_) => Some([false; 256]),
             // An unknown word of any length is one token.
             Algorithm::WordPiece(_) | Algorithm::Unigram(_) => None,
         };
-        let reach = left_out.map(|bytes| Reach::new(&table, &attrs, &bytes));
+        let reach = droppable_bytes.map(|bytes| Reach::new(&table, &attrs, &bytes));
         Ok(Tokenizer {
             reach,
             table,
@@ -275,7 +275,7 @@ impl Tokenizer {
     }
 
     /// Like [`Tokenizer::encode`], with a limit on the number of tokens. A text that clearly
-    /// exceeds it is not encoded; others are encoded up to the limit.
+    /// exceeds the limit is not encoded. Other texts are encoded up to the limit.
     ///
     /// # Errors
     /// The text has too many tokens, or the encoding was cancelled.
@@ -332,7 +332,7 @@ impl Tokenizer {
         let bytes = |start: usize, end: usize| text.get(start..end).unwrap_or_default();
         match &self.algorithm {
             Algorithm::Bpe(bpe) => {
-                // The session caches words in the texts, so the texts must outlive it.
+                // The session caches words from the texts, so the texts must outlive it.
                 let texts: Vec<Cow<'_, [u8]>> = fragments
                     .iter()
                     .map(|fragment| match *fragment {
@@ -397,7 +397,7 @@ impl Tokenizer {
     /// The ids of a chat template's output. Control tokens are recognised. BOS is added if the
     /// model requires it and the template did not write it.
     pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
-        self.begun(self.encode(prompt.as_bytes(), CHAT))
+        self.with_bos(self.encode(prompt.as_bytes(), CHAT))
     }
 
     /// Like [`Tokenizer::encode_chat`], with a limit on the number of tokens.
@@ -405,7 +405,7 @@ impl Tokenizer {
     /// # Errors
     /// See [`Self::encode_within`].
     pub fn encode_chat_within(&self, prompt: &str, limit: &Limit) -> Result<Vec<u32>, Stopped> {
-        self.encode_within(prompt.as_bytes(), CHAT, limit).map(|ids| self.begun(ids))
+        self.encode_within(prompt.as_bytes(), CHAT, limit).map(|ids| self.with_bos(ids))
     }
 
     /// The ids of a later part of a chat template's output, such as the text after an image. BOS is
@@ -418,7 +418,7 @@ impl Tokenizer {
     }
 
     /// Adds BOS if the model requires it and it is missing.
-    fn begun(&self, ids: Vec<u32>) -> Vec<u32> {
+    fn with_bos(&self, ids: Vec<u32>) -> Vec<u32> {
         match self.special.bos {
             Some(bos) if self.add_bos && ids.first() != Some(&bos) => {
                 [&[bos], ids.as_slice()].concat()
@@ -437,8 +437,8 @@ impl Tokenizer {
         &self.special
     }
 
-    /// The ids of the tokens for fill-in-the-middle: named by the file, otherwise found by
-    /// well-known texts.
+    /// The ids of the tokens for fill-in-the-middle. If the file does not name them, they are found
+    /// by well-known texts.
     pub fn fim(&self) -> FimIds {
         self.fim
     }
@@ -627,7 +627,7 @@ impl Kind {
 fn missing(key: &str) -> TokenizerError {
     TokenizerError::vocabulary(
         &format!("tokenizer.ggml.{key}"),
-        "missing, though the tokenizer needs it",
+        "missing, but this type of tokenizer needs it",
     )
 }
 

@@ -35,7 +35,7 @@ pub enum Stopped {
     Cancelled,
 }
 
-/// The maximum number of bytes that a token covers.
+/// The maximum number of bytes that one token covers.
 #[derive(Debug, Clone)]
 pub(super) struct Reach {
     /// Maximum number of counted bytes of a token.
@@ -45,10 +45,10 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Computes the maximum for a vocabulary that drops some bytes, by the longest token text. The
-    /// text of byte-level BPE (letters of one or two bytes) and RWKV (escapes) is never shorter
-    /// than the bytes that it covers.
-    pub fn new(table: &TokenTable, attrs: &[u8], left_out: &[bool; 256]) -> Reach {
+    /// Computes the maximum from the longest token text. `droppable` are the bytes that the
+    /// vocabulary may drop. The texts of byte-level BPE (letters of one or two bytes) and RWKV
+    /// (escapes) are never shorter than the bytes that they cover.
+    pub fn new(table: &TokenTable, attrs: &[u8], droppable: &[bool; 256]) -> Reach {
         // PLaMo 2 drops the byte order mark at the start of a text, and at most one before each
         // special token.
         const MARK: usize = 3;
@@ -56,7 +56,7 @@ impl Reach {
         // Special tokens may also include any amount of white space.
         let take = attrs.iter().any(|a| a & (attr::LSTRIP | attr::RSTRIP) != 0);
         let mut counted = Box::new([true; 256]);
-        for ((b, counted), out) in (0..=255u8).zip(counted.iter_mut()).zip(left_out) {
+        for ((b, counted), out) in (0..=255u8).zip(counted.iter_mut()).zip(droppable) {
             *counted = !(*out || take && matches!(b, b' ' | 9..=13));
         }
         Reach { most: longest.unwrap_or(0).max(1) + MARK, counted }
@@ -65,7 +65,7 @@ impl Reach {
     /// The minimum number of tokens of a text.
     pub fn fewest(&self, text: &[u8]) -> usize {
         let is_counted = |b: &&u8| self.counted.get(usize::from(**b)).copied().unwrap_or(false);
-        // One more mark may follow the last special token.
+        // One more byte order mark may follow the last special token.
         (text.iter().filter(is_counted).count() / self.most).saturating_sub(1)
     }
 }

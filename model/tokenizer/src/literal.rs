@@ -1,10 +1,10 @@
-//! Text of other authors inside a rendered prompt, tokenized without control tokens.
+//! Tokenizes text from users and tools inside a rendered prompt without control tokens.
 //!
-//! A chat template combines messages and the markup of the model in one text. If a message contains
-//! the text of a control token (`<|im_end|>`), it would become that token: a user, or the result of
-//! a tool, could open a system turn. [`Tokenizer::literal`] puts such texts between two
-//! noncharacters before the template runs. [`Tokenizer::encode_literal_chat_within`] reads no
-//! control tokens between them and removes the noncharacters.
+//! A chat template combines messages and the markup of the model in one text. If a message
+//! contained the text of a control token (`<|im_end|>`), it would become that token. Then a user,
+//! or the result of a tool, could start a system turn. [`Tokenizer::literal`] encloses such texts
+//! in two noncharacters before the template runs. [`Tokenizer::encode_literal_chat_within`] does
+//! not recognise control tokens between the noncharacters, and removes the noncharacters.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,9 +18,9 @@ const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
 
 impl Tokenizer {
-    /// The text with each control token's text enclosed in noncharacters. An end that a following
-    /// text could complete to a control token is enclosed as well. The two noncharacters U+FDD0 and
-    /// U+FDD1 in the text become U+FFFD.
+    /// Encloses the text of each control token in noncharacters. The end of the text is also
+    /// enclosed if the next text could complete it to a control token. The two noncharacters U+FDD0
+    /// and U+FDD1 in the text become U+FFFD.
     pub fn literal<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut text = Cow::Borrowed(text);
         if text.contains([OPEN, CLOSE]) {
@@ -85,8 +85,8 @@ fn enclosed(
 ) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = vec![];
     let mut at = 0;
-    // The offset of a token's text can be found: `split` gives fragments in the order of the text,
-    // without the white space that belongs to a token.
+    // `split` returns fragments in the order of the text. A token's fragment does not include the
+    // white space that belongs to it, so the offset is searched.
     for fragment in partition.split(table, text.as_bytes(), &[], true) {
         match fragment {
             Fragment::Text { end, .. } => at = end,
@@ -119,8 +119,8 @@ fn enclosed(
     ranges
 }
 
-/// The text without marks, and the byte ranges that they enclosed. If a template lost or moved a
-/// mark, the range extends to the next mark or to the end.
+/// The text without marks, and the byte ranges that the marks enclosed. If a template lost or moved
+/// a mark, the range extends to the next mark or to the end.
 fn unmarked(prompt: &str) -> (Cow<'_, str>, Vec<Range<usize>>) {
     if !prompt.contains([OPEN, CLOSE]) {
         return (Cow::Borrowed(prompt), vec![]);

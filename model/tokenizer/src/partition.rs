@@ -1,10 +1,10 @@
 //! Splits a text at its special tokens.
 //!
 //! The rule: the longest special token is split off first, at all its occurrences from left to
-//! right, then the next longest in the rest. A direct implementation searches the text once per
-//! special token, and Gemma has 6,242 of them. Here one pass with a trie finds all occurrences.
-//! Most occurrences do not overlap; these are final. The rule is applied only within stretches of
-//! overlapping occurrences, for the tokens that occur there.
+//! right, then the next longest token in the rest, and so on. A direct implementation searches the
+//! text once for each special token, and Gemma has 6,242 of them. Here one pass with a trie finds
+//! all occurrences. Most occurrences do not overlap; these are final. The rule is applied only to
+//! stretches of overlapping occurrences, and only for the tokens that occur there.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -79,7 +79,7 @@ impl Partition {
         let bytes: usize = tokens.iter().map(|token| token.len).sum();
         if bytes > MAX_BYTES {
             let problem = format!(
-                "special tokens of {bytes} bytes in all: more than {MAX_BYTES} are not taken"
+                "the special tokens have {bytes} bytes in total, more than the limit of {MAX_BYTES}"
             );
             return Err(TokenizerError::vocabulary("tokenizer.ggml.token_type", problem));
         }
@@ -171,11 +171,11 @@ impl Partition {
         self.fragments(text, &found)
     }
 
-    /// Finds the longest end of a text that is an incomplete control or unknown token. Returns the
-    /// offset of its start.
+    /// Finds an incomplete control or unknown token at the end of a text (the longest possible).
+    /// Returns the offset of its start.
     pub fn begun_at_end(&self, text: &[u8]) -> Option<usize> {
         let special = |token: &&Special| token.attrs & (attr::CONTROL | attr::UNKNOWN) != 0;
-        // Longer tokens are not markup: markup of models has at most about 40 bytes.
+        // Longer tokens are not markup. The markup of models has at most about 40 bytes.
         let longest = self.tokens.iter().find(special)?.len.min(4096);
         (text.len().saturating_sub(longest.saturating_sub(1))..text.len()).find(|&start| {
             let end = text.get(start..).unwrap_or_default();
@@ -223,7 +223,7 @@ impl Partition {
         }
     }
 
-    /// Applies the rule within a stretch, for the tokens of these ranks (in ascending order).
+    /// Applies the rule inside a stretch, for the tokens of these ranks (in ascending order).
     fn longest_first(
         &self,
         table: &TokenTable,
@@ -313,8 +313,8 @@ mod tests {
         Fragment::Text { start, end }
     }
 
-    /// A direct implementation of the rule: it searches every fragment once per token.
-    fn by_the_book(
+    /// A direct implementation of the rule. It searches every fragment once for each token.
+    fn split_directly(
         table: &TokenTable,
         attrs: &[u8],
         input: &[u8],
@@ -405,7 +405,7 @@ mod tests {
             for parse_special in [false, true] {
                 assert_eq!(
                     p.split(&table, &input, &[], parse_special),
-                    by_the_book(&table, &attrs, &input, parse_special),
+                    split_directly(&table, &attrs, &input, parse_special),
                     "{:?}",
                     String::from_utf8_lossy(&input)
                 );

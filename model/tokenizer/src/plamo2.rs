@@ -1,5 +1,5 @@
-//! The vocabulary of PLaMo 2: the segmentation with the best sum of scores, computed from the end
-//! of the text. Characters that are in no token become bytes.
+//! The vocabulary of PLaMo 2. It uses the segmentation with the best sum of scores, computed from
+//! the end of the text. Characters that occur in no token become bytes.
 
 use super::chars::{self, utf8_len};
 use super::error::TokenizerError;
@@ -21,8 +21,8 @@ pub struct Plamo2 {
 }
 
 impl Plamo2 {
-    /// Makes a vocabulary from the scores (one per token) and the attributes, which mark byte
-    /// tokens.
+    /// Creates a vocabulary from the scores (one per token) and the attributes. The attributes mark
+    /// byte tokens.
     pub fn new(table: &TokenTable, attrs: &[u8], scores: &[f32]) -> Result<Plamo2, TokenizerError> {
         let wrong = |problem: String| TokenizerError::vocabulary("tokenizer.ggml.tokens", problem);
         let mut bytes = Box::new([0; 256]);
@@ -44,8 +44,8 @@ impl Plamo2 {
     pub fn encode(&self, text: &[u8], out: &mut Vec<u32>) {
         let text = chars::normalize(text);
         let text = text.strip_prefix("\u{FEFF}".as_bytes()).unwrap_or(&text);
-        // The lowest cost from each position on, with the token at the position and its length;
-        // `None` if the character is spelled in bytes.
+        // The lowest cost from each position to the end, with the token at the position and its
+        // length. `None` if the character is spelled in bytes.
         let mut best = vec![(0i64, 0u32, None::<u32>); text.len() + 1];
         let is_start = |b: u8| b & 0xC0 != 0x80;
         for at in (0..text.len()).rev().filter(|at| text.get(*at).is_some_and(|b| is_start(*b))) {

@@ -25,7 +25,7 @@ impl Rwkv {
     }
 
     /// Bytes that may produce no token.
-    pub fn left_out(&self) -> [bool; 256] {
+    pub fn droppable_bytes(&self) -> [bool; 256] {
         let mut out = [false; 256];
         for (b, out) in (0..=255u8).zip(&mut out) {
             let mut found = self.unknown.is_some();

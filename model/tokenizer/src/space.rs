@@ -43,10 +43,10 @@ pub fn character(text: &[u8], start: usize) -> &[u8] {
     text.get(start..end).unwrap_or_default()
 }
 
-/// The positions before a space at which a text can be split without changing its ids. Such a
+/// The positions before a space at which a text can be split without a change of its ids. Such a
 /// position follows a character that never precedes U+2581 inside a text that a join can produce.
 /// No join crosses such a position, so both sides have the same ids as in the whole text. These
-/// algorithms work on whole texts; the splits give words, which can be cached.
+/// algorithms work on whole texts. The splits give words, and words can be cached.
 #[derive(Debug, Default)]
 pub struct SpaceCuts {
     before: HashSet<Box<[u8]>>,

@@ -1,12 +1,11 @@
-//! Token types, special tokens and end-of-generation tokens, with defaults for keys that files
-//! lack.
+//! Token types, special tokens and end-of-generation tokens, with defaults for missing keys.
 
 use super::error::TokenizerError;
 use super::table::TokenTable;
 use super::vocabulary::{FimIds, Vocabulary};
 use crate::special_ids::SpecialIds;
 
-/// Types and attributes of a token as a bit set: corrections are added to the file's types.
+/// Types and attributes of a token as a bit set. kjit's corrections are added to the file's types.
 pub mod attr {
     pub const NORMAL: u8 = 1;
     pub const UNKNOWN: u8 = 2;
@@ -157,7 +156,7 @@ pub fn resolve(
     let named = vocabulary.special_fim;
     let mut fim_id = |named: Option<u32>, texts| match named.filter(|id| *id < n_vocab) {
         Some(id) => Some(id),
-        // The file names one, so the well-known texts are not control tokens.
+        // The file names a token, so the well-known texts are not control tokens.
         None if named.is_some() => None,
         None => by_text(texts),
     };
@@ -181,8 +180,8 @@ pub fn resolve(
     eog.extend([ids.eos, ids.eot, ids.eom].into_iter().flatten());
     eog.extend(vocabulary.eog.iter().filter(|id| **id < n_vocab));
 
-    // If a turn ends with <|return|> or <|flush|> and calls have their own end, <|end|> only ends a
-    // message.
+    // If <|return|> or <|flush|> ends a turn and calls have their own end token, <|end|> ends only
+    // a message.
     let has = |eog: &[u32], text: &str| find(text).filter(|id| eog.contains(id));
     let calls = has(&eog, "<|call|>").or(has(&eog, "<|calls|>")).is_some();
     let own_end = has(&eog, "<|return|>").is_some() || has(&eog, "<|flush|>").is_some();
@@ -190,7 +189,7 @@ pub fn resolve(
         eog.retain(|&id| id != end);
         set(&mut attrs, end, |_| attr::USER_DEFINED);
     }
-    // Vocabularies with their own end tokens, in which </s> is text.
+    // Vocabularies with their own end tokens. In them, </s> is text.
     let marked = has(&eog, "<|tool_response>").or(has(&eog, "<|plamo:eos|>")).is_some();
     if let (true, Some(s)) = (marked, has(&eog, "</s>")) {
         eog.retain(|&id| id != s);
@@ -199,13 +198,13 @@ pub fn resolve(
     eog.sort_unstable();
     eog.dedup();
 
-    strip(vocabulary, &find, &mut attrs);
+    set_strip_flags(vocabulary, &find, &mut attrs);
     Ok(Resolved { ids, fim, attrs, eog, remarks })
 }
 
 /// The ids of the file, or the defaults if it has none. Some converters write `u32::MAX` for
-/// "none". The padding token is not needed; if it is outside the vocabulary, this is a warning and
-/// not an error.
+/// "none". The padding token is optional: if its id is outside the vocabulary, this is a warning
+/// and not an error.
 fn given(
     vocabulary: &Vocabulary<'_>,
     n_vocab: u32,
@@ -224,8 +223,7 @@ fn given(
     let pad = s.pad.filter(|&id| id < n_vocab || id == u32::MAX);
     if let Some(id) = s.pad.filter(|_| pad.is_none()) {
         remarks.push(format!(
-            "tokenizer.ggml.padding_token_id {id} is outside the vocabulary \
-                (0..{n_vocab}): left out"
+            "tokenizer.ggml.padding_token_id {id} is outside the vocabulary (0..{n_vocab}): ignored"
         ));
     }
     Ok(SpecialIds {
@@ -243,9 +241,13 @@ fn given(
     })
 }
 
-/// Sets the special tokens that include adjacent white space. Folders state this. GGUF files do
-/// not, although the models' own tokenizers do it.
-fn strip(vocabulary: &Vocabulary<'_>, find: &dyn Fn(&str) -> Option<u32>, attrs: &mut [u8]) {
+/// Sets the special tokens that include adjacent white space. Folders contain this information.
+/// GGUF files do not contain it, although the models' own tokenizers use it.
+fn set_strip_flags(
+    vocabulary: &Vocabulary<'_>,
+    find: &dyn Fn(&str) -> Option<u32>,
+    attrs: &mut [u8],
+) {
     let pre = vocabulary.pre.unwrap_or_default();
     let arch = vocabulary.architecture.unwrap_or_default();
     let name = vocabulary.name.unwrap_or_default().to_lowercase();

@@ -1,5 +1,5 @@
 //! SentencePiece BPE. It repeatedly joins the adjacent pair whose result is the token with the best
-//! score. Remaining texts that are not tokens become bytes.
+//! score. Parts that are not tokens at the end become bytes.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -22,8 +22,8 @@ pub struct Spm {
 }
 
 impl Spm {
-    /// Makes a vocabulary from the scores (one per token) and finds the byte tokens. `unknown`
-    /// replaces missing ones.
+    /// Creates a vocabulary from the scores (one per token) and finds the byte tokens. `unknown`
+    /// replaces missing byte tokens.
     pub fn new(
         table: &TokenTable,
         scores: Vec<f32>,
@@ -40,8 +40,8 @@ impl Spm {
                 TokenizerError::vocabulary(
                     "tokenizer.ggml.tokens",
                     format!(
-                        "neither a token <0x{b:02X}> nor an unknown token: byte {b} cannot be \
-                        encoded"
+                        "byte {b} cannot be encoded: the vocabulary has no token <0x{b:02X}> and \
+                        no unknown token"
                     ),
                 )
             })?;
@@ -158,7 +158,8 @@ impl Session<'_> {
             };
             let len = l.len + r.len;
             if let Some(id) = token(l.start, len) {
-                let score = spm.scores.get(id as usize).copied().unwrap_or(0.0) + 0.0; // no -0.0
+                // avoids -0.0
+                let score = spm.scores.get(id as usize).copied().unwrap_or(0.0) + 0.0;
                 if spm.never.is_none_or(|never| score > never) {
                     heap.push(Candidate { score, left, right, len });
                 }

@@ -1,8 +1,8 @@
 //! The texts of tokens, with a lookup from text to id.
 
-/// The texts are numbered from 0 and stored in one allocation, with an open-addressing index. For
-/// 128,256 tokens it is built in a few milliseconds. A `HashMap` with owned keys takes several
-/// times as long and an allocation per token.
+/// The texts are numbered from 0 and stored in one allocation, with an open-addressing index. The
+/// table of 128,256 tokens is built in a few milliseconds. A `HashMap` with owned keys takes
+/// several times as long and needs an allocation per token.
 #[derive(Debug, Default)]
 pub struct TokenTable {
     bytes: Vec<u8>,
@@ -92,8 +92,7 @@ impl TokenTable {
     }
 }
 
-/// A map from pairs of symbols to their merge. If a pair is inserted twice, the first insertion is
-/// kept.
+/// A map from pairs of symbols to their merge. If a pair is inserted twice, the first value stays.
 #[derive(Debug)]
 pub struct PairMap {
     /// Key (`u64::MAX`: free) and value.

@@ -1,12 +1,12 @@
 //! A trie of texts, for algorithms that need every token at a position.
 
-/// Maximum bytes of all texts. A byte takes nine in the trie.
+/// Maximum bytes of all texts. The trie takes nine bytes per byte.
 const MAX_BYTES: usize = 64 << 20;
 
 const NONE: u32 = u32::MAX;
 
 /// A trie whose nodes are numbered level by level. The children of a node are consecutive, and the
-/// node of an edge is the number of the edge plus one, so neither is stored.
+/// node at the end of an edge has the number of the edge plus one. So neither is stored.
 #[derive(Debug)]
 pub struct Trie {
     /// The first edge of each node, and the end.

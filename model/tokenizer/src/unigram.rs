@@ -12,8 +12,8 @@ const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
 /// The score of an unknown character is this much lower than the lowest score of a token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Maximum bytes that a rule of the normaliser may replace. The longest in use have about twenty
-/// bytes. The limit keeps a hostile table from scanning the whole text at every position.
+/// Maximum bytes that a rule of the normaliser may replace. The longest rules in use have about
+/// twenty bytes. Without the limit, a hostile table could scan the whole text at every position.
 const LONGEST_RULE: usize = 256;
 
 /// Scores, tokens by text, and the normalisation of text.
@@ -48,12 +48,13 @@ impl Rules {
         let wrong = |problem: &str| {
             TokenizerError::vocabulary("tokenizer.ggml.precompiled_charsmap", problem)
         };
-        let (len, rest) =
-            map.split_first_chunk::<4>().ok_or_else(|| wrong("shorter than its header"))?;
+        let (len, rest) = map
+            .split_first_chunk::<4>()
+            .ok_or_else(|| wrong("the table is shorter than its header"))?;
         let (nodes, replacements) = rest
             .split_at_checked(u32::from_le_bytes(*len) as usize)
             .filter(|(_, replacements)| replacements.last() == Some(&0))
-            .ok_or_else(|| wrong("its parts do not fit its header"))?;
+            .ok_or_else(|| wrong("the sizes in the header do not match the table"))?;
         let nodes = nodes.as_chunks::<4>().0.iter().map(|node| u32::from_le_bytes(*node)).collect();
         Ok(Rules { nodes, replacements: replacements.to_vec() })
     }
@@ -93,7 +94,7 @@ pub struct Normalizer<'a> {
 }
 
 impl Unigram {
-    /// Makes a vocabulary from the scores (one per token) and the attributes.
+    /// Creates a vocabulary from the scores (one per token) and the attributes.
     pub fn new(
         table: &TokenTable,
         attrs: &[u8],
@@ -169,7 +170,7 @@ impl Unigram {
             if !(id == self.unknown && out.len() > start && out.last() == Some(&id)) {
                 out.push(id);
             }
-            // This is always an earlier position, because entries are only written forwards.
+            // Entries are only written forwards, so this is always an earlier position.
             at = (from as usize).min(at - 1);
         }
         if let Some(ids) = out.get_mut(start..) {
@@ -177,8 +178,8 @@ impl Unigram {
         }
     }
 
-    /// Applies the rules, replaces spaces by U+2581, merges them and adds one at the start, as
-    /// specified by the file.
+    /// Applies the rules, replaces spaces by U+2581, merges consecutive spaces, and adds one space
+    /// at the start, as the file specifies.
     fn normalize(&self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len() + text.len() / 2);
         let (mut in_word, mut has_space) = (false, false);

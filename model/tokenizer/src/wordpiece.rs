@@ -13,7 +13,7 @@ pub struct WordPiece {
     pub strip_accents: bool,
     /// Length in bytes of the longest token.
     pub max_token_len: usize,
-    /// The token for a word that cannot be covered.
+    /// The token of a word that cannot be covered.
     pub unknown: u32,
 }
 
@@ -105,8 +105,7 @@ fn lower(cp: u32) -> u32 {
     char::from_u32(cp).and_then(|c| c.to_lowercase().next()).map_or(cp, u32::from)
 }
 
-/// The blocks that BERT's tokenizer treats as Chinese. Their border U+2B920 is the one in that
-/// tokenizer.
+/// The blocks that BERT's tokenizer treats as Chinese. The end U+2B920 is as in that tokenizer.
 fn is_ideograph(cp: u32) -> bool {
     matches!(
         cp,

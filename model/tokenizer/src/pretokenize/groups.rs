@@ -1,5 +1,5 @@
-//! Stages of newer models that split digits into groups of three from the right, and stages of
-//! BLOOM, Chameleon, YouTu and Kimi.
+//! Stages of newer models: groups of three digits from the right, and stages of BLOOM, Chameleon,
+//! YouTu and Kimi.
 
 use super::runs::{match_or_gap, run_end};
 use crate::chars::{Char, NUMBER, PUNCTUATION, SPACE, char_at};
@@ -14,8 +14,8 @@ fn kinds(text: &[u8], pos: usize, kind: impl Fn(Char) -> usize) -> usize {
     run_end(text, pos, |c| kind(c) == wanted)
 }
 
-/// Text without numbers, and the numbers after it: `\P{N}*\p{N}*`. It is used before [`threes`],
-/// which needs one such piece at a time.
+/// Text without numbers, and the numbers after it: `\P{N}*\p{N}*`. It runs before [`threes`], which
+/// needs one such piece at a time.
 pub fn up_to_numbers(text: &[u8], pos: usize) -> usize {
     run_end(text, run_end(text, pos, |c| !c.is(NUMBER)), |c| c.is(NUMBER))
 }

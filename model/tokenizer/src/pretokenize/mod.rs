@@ -1,17 +1,16 @@
 //! Pre-tokenizers: the boundaries that merges of byte-level BPE must not cross.
 //!
-//! A pre-tokenizer is a chain of [`Stage`]s. Each stage splits the pieces of the previous one;
-//! nothing is dropped. Every stage is a scanner that looks at each character a limited number of
-//! times, so that the time is linear for any text. The regular expressions of the models are quoted
-//! at each stage.
+//! A pre-tokenizer is a chain of [`Stage`]s. Each stage splits the pieces of the previous stage,
+//! and nothing is dropped. Every stage is a scanner that looks at each character a limited number
+//! of times, so the time is linear for any text. Each stage quotes the models' regular expression.
 
 mod deepseek;
 mod groups;
 mod runs;
 mod words;
 
-/// Returns the end of the piece that begins at a byte offset. The stage sees only this text; its
-/// end also limits look-ahead. The result is always greater than the offset.
+/// Returns the end of the piece that starts at a byte offset. The stage sees only this text;
+/// look-ahead stops at its end. The result is always greater than the offset.
 pub(super) type Stage = fn(&[u8], usize) -> usize;
 
 /// A pre-tokenizer, chosen by `tokenizer.ggml.pre`.

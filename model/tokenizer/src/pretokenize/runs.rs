@@ -14,8 +14,8 @@ pub fn run_end(text: &[u8], mut pos: usize, is: impl Fn(Char) -> bool) -> usize 
 }
 
 /// The end of the match at `pos`, or the start of the next match. `matches` returns the end of the
-/// match at an offset, or that offset if there is no match. In that case it may look only a limited
-/// distance ahead.
+/// match at an offset, or that offset if there is no match. If there is no match, it may look only
+/// a limited distance ahead.
 pub fn match_or_gap(text: &[u8], pos: usize, matches: impl Fn(&[u8], usize) -> usize) -> usize {
     let end = matches(text, pos);
     if end > pos {

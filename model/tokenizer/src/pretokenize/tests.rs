@@ -94,7 +94,7 @@ fn pieces_match_reference() {
                 lengths.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
             if ours != lengths {
                 wrong.push(format!(
-                    "{name}: {:?}: {ours:?}, not {lengths:?}",
+                    "{name}: {:?}: got {ours:?}, expected {lengths:?}",
                     String::from_utf8_lossy(&text)
                 ));
             }
@@ -111,7 +111,7 @@ fn pieces_match_reference() {
 #[test]
 fn every_reference_name_is_known() {
     let names: std::collections::HashSet<_> = Pretokenizer::names().collect();
-    assert_eq!(names.len(), Pretokenizer::names().count(), "no name stands twice");
+    assert_eq!(names.len(), Pretokenizer::names().count(), "a name occurs twice");
     let newer = "minicpm5 spark2_5 youtu jais-2 granite-embed-multi-311m sarvam-moe whitespace \
         megrez poro-chat viking bloom \
                  gpt3-finnish exaone-moe chameleon granite-embed-multi-97m tiny_aya cohere2moe \
@@ -123,8 +123,8 @@ fn every_reference_name_is_known() {
     assert!(names.len() >= 91);
 }
 
-/// Processor time of this thread, so that other work on the machine has no effect. Without Linux's
-/// /proc it is the time of day.
+/// Processor time of this thread, so other work on the machine has no effect. Systems without /proc
+/// use the time of day.
 fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();

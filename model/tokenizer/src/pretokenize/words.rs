@@ -50,7 +50,7 @@ fn lines(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// Takes one character if nothing else matched, so that every stage advances.
+/// Consumes one character if nothing else matched, so that every stage advances.
 fn one(text: &[u8], pos: usize) -> usize {
     pos + char_at(text, pos).len.max(1)
 }
@@ -154,8 +154,8 @@ pub fn jais2(text: &[u8], pos: usize) -> usize {
     if !c.is(SPACE) || before_space(pos) {
         return llama3(text, pos);
     }
-    // White space that continues an earlier piece contains no line end: a line end would have ended
-    // the piece.
+    // White space that continues an earlier piece contains no line end, because a line end would
+    // have ended that piece.
     let within = (1..=4)
         .filter_map(|len| pos.checked_sub(len))
         .find(|at| text.get(*at).is_some_and(|b| b & 0xC0 != 0x80));
@@ -255,8 +255,8 @@ fn letters(text: &[u8], pos: usize, word: u8) -> Option<usize> {
     (c.is(word) || char_at(text, next).is(word)).then(|| run_end(text, next, |c| c.is(word)))
 }
 
-/// The two alternatives of [`tekken`] that match letters: a word ends before an ASCII capital that
-/// follows a small letter. Letters beyond ASCII count as both.
+/// The two alternatives of [`tekken`] that match letters. A word ends before an ASCII capital that
+/// follows a small letter. A letter outside ASCII counts as a capital and as a small letter.
 fn cased_letters(text: &[u8], pos: usize) -> Option<usize> {
     cased(text, pos, LETTER)
 }
@@ -267,8 +267,8 @@ fn cased(text: &[u8], pos: usize, word: u8) -> Option<usize> {
     if c.is_newline() || c.is(NUMBER) {
         return None;
     }
-    // A mark may precede the word or begin it. It precedes the word if the word continues with a
-    // small letter or a letter that counts as both.
+    // A mark may precede the word or start it. It precedes the word if the word continues with a
+    // small letter or with a letter outside ASCII.
     let starts = if c.is(LETTER) { [pos, pos] } else { [pos + c.len, pos] };
     let word_at =
         |start: usize| cased_from(text, start, word).filter(|_| char_at(text, start).is(word));
@@ -287,8 +287,8 @@ fn cased(text: &[u8], pos: usize, word: u8) -> Option<usize> {
 fn cased_from(text: &[u8], start: usize, word: u8) -> Option<(usize, bool)> {
     let is_small = |c: Char| (97..=122).contains(&c.cp);
     let is_capital = |c: Char| (65..=90).contains(&c.cp);
-    // Capitals, then small letters. Without small letters, the last letter that counts as both ends
-    // the word; without such a letter the word is the capitals.
+    // Capitals, then small letters. Without small letters, the last letter outside ASCII ends the
+    // word. Without such a letter, the word is the capitals.
     let (mut capitals, mut both) = (start, None);
     loop {
         let c = char_at(text, capitals);

@@ -17,7 +17,7 @@ fn same_ids(name: &str) {
     let (json, config) = tokenizer(&file);
     let tokens = file.strings("tokenizer.ggml.tokens").unwrap().len() as u64;
     let mut folder = Folder::small("llama");
-    // One head of two elements: everything but the vocabulary is as small as possible.
+    // One head of two elements: everything except the vocabulary is as small as possible.
     for key in ["num_attention_heads", "num_key_value_heads", "num_hidden_layers"] {
         folder.config[key] = json!(1);
     }

@@ -36,7 +36,7 @@ fn check(name: &str, file: &str) {
     assert_eq!(tokenizer.add_eos(), expected["add_eos"].as_bool().unwrap());
     assert_eq!((tokenizer.bos(), tokenizer.eos()), (id("bos"), id("eos")));
     assert_eq!(tokenizer.eog_ids(), ids(&expected["eog_ids"]));
-    // If several tokens may be the end of turn, the reference takes the first one of its hash
+    // If the end of turn could be several tokens, the reference uses the first token of its hash
     // table.
     assert_eq!(tokenizer.eot().is_some(), id("eot").is_some());
     assert!(tokenizer.eot().is_none_or(|eot| tokenizer.is_eog(eot)));
@@ -138,7 +138,7 @@ fn bert_bge_matches_reference_ids() {
     check("vocab_bert_bge", "vocab/ggml-vocab-bert-bge.gguf");
 }
 
-/// A message is split at each position within a control token's text, because templates join parts.
+/// A message is split at each position inside a control token's text, because templates join parts.
 #[test]
 fn literal_text_ignores_control_tokens() {
     let plain = EncodeOptions::PLAIN;
@@ -171,8 +171,8 @@ fn literal_text_ignores_control_tokens() {
                 assert_eq!(read(&prompt), expected, "{file}: {a:?} + {b:?}");
                 seen += 1;
             }
-            // The marks around literal text are interpreted. A mark within the text of a user is
-            // not.
+            // The marks around literal text are interpreted. A mark in the text of a user is not
+            // interpreted.
             let open = tokenizer.literal("\u{FDD1}a");
             assert_eq!(read(&format!("{open}")), tokenizer.encode("\u{FFFD}a".as_bytes(), plain));
             let marked = format!("{spelling}{}", tokenizer.literal(&spelling));
@@ -187,12 +187,12 @@ fn literal_text_ignores_control_tokens() {
         }
     }
     if seen == 0 {
-        eprintln!("SKIPPED: no vocabulary is here (scripts/fetch-test-models)");
+        eprintln!("SKIPPED: no vocabulary was found (scripts/fetch-test-models)");
     }
 }
 
-/// Vocabularies of other kinds, made for this test (tests/data/oracle/tokenizer/make_llama.py), and
-/// a real one of T5.
+/// Vocabularies of other kinds that were created for this test
+/// (tests/data/oracle/tokenizer/make_llama.py), and T5's real vocabulary.
 #[test]
 fn unigram_rwkv_and_plamo_match_reference_ids() {
     let oracle = oracle("models.json");
@@ -207,16 +207,16 @@ fn unigram_rwkv_and_plamo_match_reference_ids() {
             let ours = tokenizer.encode(text, EncodeOptions::PLAIN);
             let what = String::from_utf8_lossy(text).into_owned();
             if ours != ids(&plain) {
-                wrong.push(format!("{what:?}: {ours:?}, not {plain}"));
+                wrong.push(format!("{what:?}: got {ours:?}, expected {plain}"));
             } else if tokenizer.decode(&ours).unwrap() != unhex(decoded.as_str().unwrap()) {
                 wrong.push(format!(
-                    "{what:?}: {:?}, not {decoded}",
+                    "{what:?}: got {:?}, expected {decoded}",
                     String::from_utf8_lossy(&tokenizer.decode(&ours).unwrap())
                 ));
             }
             let ours = tokenizer.encode(text, EncodeOptions::PROMPT);
             if ours != ids(&special) {
-                wrong.push(format!("special, {what:?}: {ours:?}, not {special}"));
+                wrong.push(format!("special, {what:?}: got {ours:?}, expected {special}"));
             }
         }
         assert!(

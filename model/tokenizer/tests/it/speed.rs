@@ -1,6 +1,6 @@
 //! Tests that the time of tokenizing is proportional to the length of the text. The limits are
-//! about ten times the times of a two-core machine, and far below the times of a quadratic step
-//! (minutes for a megabyte).
+//! about ten times the measured times on two cores, and much smaller than the times of a quadratic
+//! step (minutes for a megabyte).
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -105,7 +105,8 @@ fn one_megabyte_word_is_not_quadratic() {
     let same = |c: &str| c.repeat(1_000_000 / c.len()).into_bytes();
     each(|name, tokenizer| {
         timed(&format!("{name}, a word"), tokenizer, &word, limit);
-        // One byte-level and one SentencePiece vocabulary represent their kinds in the other runs.
+        // The other runs use one byte-level and one SentencePiece vocabulary. Each represents its
+        // kind.
         let runs: &[&str] = match name == SMOLLM2 || name.contains("spm") {
             true => &[
                 " ",
@@ -127,7 +128,7 @@ fn one_megabyte_word_is_not_quadratic() {
             text.extend_from_slice(b"end");
             timed(&format!("{name}, {c:?}, then a word"), tokenizer, &text, limit);
         }
-        timed(&format!("{name}, no UTF-8"), tokenizer, &[0xFF; 200_000], limit);
+        timed(&format!("{name}, invalid UTF-8"), tokenizer, &[0xFF; 200_000], limit);
     });
 }
 
@@ -146,7 +147,7 @@ fn oversized_or_cancelled_text_is_refused_quickly() {
                 Err(Stopped::TooMany { least }) => {
                     assert!(least > 512, "{name}, text {i}: {least}")
                 }
-                // White space gives no tokens, and an unknown word one token.
+                // White space gives no tokens, and an unknown word gives one token.
                 Ok(ids) => assert!(ids.len() < 10 && i < 2, "{name}, text {i}: {ids:?}"),
                 stopped @ Err(_) => panic!("{stopped:?}"),
             }

@@ -1,4 +1,5 @@
-//! Tests small vocabularies: refused ones, defaults, and text that is decoded piece by piece.
+//! Tests small vocabularies: invalid vocabularies, defaults, and text that is decoded piece by
+//! piece.
 
 use kjit_tokenizer::{
     DecodeOptions, Detokenizer, EncodeOptions, FimIds, SpecialIds, Tokenizer, TokenizerError,
@@ -209,7 +210,11 @@ fn sentencepiece_joins_best_pair_and_falls_back_to_bytes() {
     assert_eq!(text(&ids).join("|"), "<s>|▁|abb");
     let ids = t.encode("abé".as_bytes(), EncodeOptions::PLAIN);
     assert_eq!(text(&ids).join("|"), "▁|ab|<0xC3>|<0xA9>");
-    assert_eq!(t.decode(&ids).unwrap(), "abé".as_bytes(), "the space in front goes again");
+    assert_eq!(
+        t.decode(&ids).unwrap(),
+        "abé".as_bytes(),
+        "the space before the text is removed again"
+    );
     let plain = sentence_piece(&[("a", -9.0)], Some(false));
     assert_eq!(plain.encode(b"a", EncodeOptions::PLAIN), [259]);
 }
@@ -260,7 +265,7 @@ fn invalid_streamed_bytes_are_replaced_once_certain() {
     let bpe = Bpe::new();
     let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
     let mut stream = Detokenizer::new(&t, false);
-    assert_eq!(stream.push(0xF0).unwrap(), None, "may yet become a character");
+    assert_eq!(stream.push(0xF0).unwrap(), None, "may still become a character");
     assert_eq!(stream.push(0x9F).unwrap(), None);
     assert_eq!(stream.push(u32::from(b'a')).unwrap().as_deref(), Some("\u{FFFD}a"));
     assert_eq!(stream.push(0xFF).unwrap().as_deref(), Some("\u{FFFD}"));
