@@ -98,7 +98,7 @@ fn full_values(graph: &Graph) -> Vec<bool> {
     for op in graph.ops.iter().rev() {
         let all =
             graph.pooling.is_some() || graph.feeds_next_stage || matches!(op, Op::InputRows(_));
-        let keeps = op.keeps().is_some() || all;
+        let keeps = op.changed_state().is_some() || all;
         if keeps {
             op.writes().iter().for_each(|v| full[v.0 as usize] = true);
         }

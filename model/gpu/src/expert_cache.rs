@@ -14,7 +14,7 @@ use super::plan::{JobId, Plan};
 use super::streamed::Repacker;
 use kjit_engine::{Device, DeviceBuffer, Error, Event, PinnedBuffer, Result, Stream};
 use kjit_gguf::Gguf;
-use kjit_graph::experts_here;
+use kjit_graph::merge_host_experts;
 use kjit_graph::{Graph, Op, WeightId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -161,7 +161,7 @@ impl ExpertCache {
         repackers: HashMap<JobId, Repacker>,
     ) -> Result<Option<ExpertCache>> {
         let layers = layers(graph);
-        let Some(whole) = experts_here(graph).filter(|_| !layers.is_empty()) else {
+        let Some(whole) = merge_host_experts(graph).filter(|_| !layers.is_empty()) else {
             return Ok(None);
         };
         let lost = || Error::Buffer("an expert's matrix is missing".to_owned());

@@ -19,7 +19,7 @@ use crate::statistics::Statistics;
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_exec::{HostPrompts, KvType, OpenOptions, Persistence, SessionError};
 use kjit_gguf::Gguf;
-use kjit_graph::is_ffn_apart;
+use kjit_graph::is_host_ffn;
 use kjit_graph::{Graph, Op, Rope, ValueId, WeightId};
 use kjit_kernels::agpr_copy_check;
 use kjit_kernels::changes;
@@ -166,7 +166,7 @@ impl GpuRunner {
         let mut request = request;
         let mut left_out = None;
         if let Some(ring) =
-            asked.streaming.as_ref().filter(|_| asked.copying().is_some() && !is_ffn_apart(graph))
+            asked.streaming.as_ref().filter(|_| asked.copying().is_some() && !is_host_ffn(graph))
             && asked.memory.total() > budget(device, options)?
         {
             let mib = ring.ring() >> 20;
@@ -380,7 +380,7 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
         return Ok(());
     }
     // The number of host experts is explicit and determines which weights stay resident.
-    if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
+    if !plan.decode.pauses.is_empty() && !is_host_ffn(request.graph) {
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
             true => "--host-experts needs resident layers: remove --stream".to_owned(),

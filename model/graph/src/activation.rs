@@ -21,16 +21,16 @@ pub enum Activation {
     Exp,
     /// `√x`.
     Sqrt,
-    /// `max(x − c, 0)`, with this constant c.
+    /// `max(x − c, 0)`, with the constant c.
     Above(f32),
     /// `ln(1 + e^x)`.
     Softplus,
-    /// `x` limited to ±c, with this constant c.
+    /// `x` limited to ±c, with the constant c.
     Clamp(f32),
-    /// `c · tanh(x / c)`, with this constant c.
+    /// `c · tanh(x / c)`, with the constant c.
     SoftCap(f32),
     /// gpt-oss (arXiv 2508.10925): `g · sigmoid(1.702 g) · (u + 1)`, with `g` limited to at most c
-    /// and `u` to ±c; c is this constant.
+    /// and `u` to ±c.
     ClampedSilu(f32),
     /// xIELU (Huang & Schlag 2024, arXiv 2411.13010): a parabola above zero, an exponential below.
     Xielu {
@@ -89,7 +89,7 @@ impl Activation {
                 }
             }
         };
-        // Clamp and min of NaN would return the bound and hide the NaN.
+        // `clamp` and `min` would return the bound for NaN and hide it.
         if x.is_nan() { x } else { y as f32 }
     }
 

@@ -1,8 +1,8 @@
 //! Adds LoRA adapters to a graph. A product `y = W · x` becomes `y = W · x + B · (s ⊙ (A · x))`.
 //!
-//! A and B hold the pairs of all adapters one after another, each padded with zeros to a common
-//! rank. The factors `s` are those of the row's sequence ([`AdapterScale`]). So sequences with
-//! different adapters share a step, and the products are ordinary ones.
+//! A and B contain the pairs of all adapters one after another, each padded with zeros to a common
+//! rank. The factors `s` belong to the sequence of the row ([`AdapterScale`]). So sequences with
+//! different adapters share a step, and the products are ordinary products.
 
 use crate::op::{AdapterScale, Add, By, Embed, MatMul};
 use crate::{Dtype, Graph, GraphAdapter, Op, Value, ValueId, Weight, WeightId};
@@ -15,7 +15,8 @@ use std::path::Path;
 /// The largest number of adapters of a model.
 pub const MOST_ADAPTERS: usize = 256;
 
-/// Elements of all adapters' runs together: a multiple of this, which is a block of the kernels.
+/// Number of elements in the runs of all adapters is a multiple of this: the block length of the
+/// kernels.
 const BLOCK: usize = 32;
 
 /// The formats of stacked pairs: F32 and F16.
@@ -32,12 +33,12 @@ const fn plain() -> [&'static Format; 2] {
     }
 }
 
-/// Adds adapters, each with the scale of sequences that choose none. The graph must have been built
-/// from `gguf`, to which the stacked pairs are added.
+/// Adds adapters, each with the scale of sequences that choose no adapter. The graph must have been
+/// built from `gguf`. The stacked pairs are added to `gguf`.
 ///
 /// # Errors
-/// An adapter changes a matrix that the model does not multiply by as a whole, or there is no
-/// memory.
+/// An adapter changes a matrix that the model does not use as a whole in a product, or there is not
+/// enough memory.
 pub fn adapt(
     graph: Graph,
     gguf: Gguf,
@@ -247,8 +248,9 @@ impl<'a> Rewrite<'a> {
                 ref other => products.push(other.clone()),
             }
         }
-        // Products of one input are adjacent. Those with B come before those with W: a planner that
-        // adds the first summand's product to the other one then leaves W's products together.
+        // Products of one input are adjacent. The products with B come before the products with W.
+        // A planner that adds the product of the first summand to the other summand then keeps the
+        // products with W together.
         let ops = &mut self.graph.ops;
         ops.extend(all.iter().map(|a| Op::MatMul(a.thin)));
         ops.extend(all.iter().map(|a| Op::AdapterScale(a.scale)));
@@ -262,7 +264,7 @@ impl<'a> Rewrite<'a> {
         let w = self.graph.weight(m.weight).clone();
         // A model without an output projection multiplies by its embedding table.
         let tensor = if w.tensor == EMBEDDING { OUTPUT } else { w.tensor.as_str() };
-        let (tensor, rows) = self.changed(tensor)?;
+        let (tensor, rows) = self.adapted_tensor(tensor)?;
         if w.experts != 1 || w.is_of_columns() || w.whole != rows * w.cols {
             return None;
         }
@@ -289,7 +291,7 @@ impl<'a> Rewrite<'a> {
     /// An embedding, with adapters if its table has any.
     fn embed(&mut self, embed: &Embed) {
         let table = self.graph.weight(embed.table).clone();
-        let found = self.changed(&table.tensor).filter(|_| embed.by == By::Token);
+        let found = self.adapted_tensor(&table.tensor).filter(|_| embed.by == By::Token);
         let Some((tensor, rows)) = found.filter(|(t, _)| *t == EMBEDDING && table.is_whole())
         else {
             self.graph.ops.push(Op::Embed(embed.clone()));
@@ -315,12 +317,12 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The name of a tensor that an adapter changes, and the rows of its matrix.
-    fn changed(&self, tensor: &str) -> Option<(&'a str, usize)> {
+    fn adapted_tensor(&self, tensor: &str) -> Option<(&'a str, usize)> {
         let pair = self.adapters.iter().find_map(|(a, _)| a.pair(tensor))?;
         Some((&pair.tensor, pair.rows))
     }
 
-    /// Makes the stacked A and B of a tensor once. Returns their formats.
+    /// Creates the stacked A and B of a tensor once. Returns their formats.
     fn stack(&mut self, tensor: &'a str) -> [&'static Format; 2] {
         if let Some(made) = self.stacks.get(tensor) {
             return *made;
@@ -399,7 +401,7 @@ impl<'a> Rewrite<'a> {
     }
 }
 
-/// A matrix with a column for each rank, and a factor of all its elements.
+/// A matrix with one column for each rank, and a factor for all its elements.
 struct Columns<'a> {
     values: &'a [f32],
     rank: usize,

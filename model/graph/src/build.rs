@@ -21,7 +21,7 @@ pub enum GraphError {
     #[error(transparent)]
     Gguf(#[from] kjit_gguf::Error),
     /// An unknown architecture.
-    #[error("architecture {} is not one that kjit runs (it runs {known})", QuotedText(arch))]
+    #[error("architecture {} is not supported (supported: {known})", QuotedText(arch))]
     UnknownArch {
         /// `general.architecture`.
         arch: String,
@@ -30,8 +30,8 @@ pub enum GraphError {
     },
     /// The file has no tensors.
     #[error(
-        "the file has a vocabulary and no tensors: tokenize, detokenize and template take it, no \
-         model can be run from it"
+        "the file has a vocabulary but no tensors: use it with tokenize, detokenize or template; \
+         it cannot run a model"
     )]
     NoTensors,
     /// A tensor that the architecture requires is missing.
@@ -44,7 +44,7 @@ pub enum GraphError {
     },
     /// The shape of a tensor differs from the metadata.
     #[error(
-        "tensor {0} has shape {found:?}, the metadata asks for {want:?} (row length first)",
+        "tensor {0} has shape {found:?}, but the metadata requires {want:?} (row length first)",
         QuotedText(name)
     )]
     Shape {
@@ -57,8 +57,8 @@ pub enum GraphError {
     },
     /// kjit can read the tensor's type but cannot compute with it.
     #[error(
-        "tensor {} has type {ty}, with which kjit cannot compute; re-quantise the model to \
-         another type",
+        "tensor {} has type {ty}, which kjit cannot compute with: quantise the model to a \
+         different type",
         QuotedText(name)
     )]
     Format {
@@ -67,10 +67,9 @@ pub enum GraphError {
         /// ggml's name of the type.
         ty: String,
     },
-    /// The graph does not use a tensor, so the graph is not the model of this file.
+    /// A tensor is not used by the graph, so the graph does not describe the model of this file.
     #[error(
-        "tensor {} is not one that kjit uses: this file of architecture {} is of a variant that \
-         it does not know",
+        "tensor {} is not used by kjit: the file is an unsupported variant of architecture {}",
         QuotedText(name),
         QuotedText(arch)
     )]
@@ -82,8 +81,8 @@ pub enum GraphError {
     },
     /// An embedding is requested from a decoder without a pooling type.
     #[error(
-        "architecture '{arch}' scores tokens, and the file has no pooling_type that says how one \
-         vector is made of its rows: choose a way to pool"
+        "architecture '{arch}' computes logits, and the file has no pooling_type for embeddings: \
+         choose the pooling"
     )]
     NoPooling {
         /// `general.architecture`.
@@ -234,7 +233,7 @@ impl<'a> Builder<'a> {
     /// See [`Builder::vector`].
     pub fn vector_part(&mut self, name: &str, part: Part) -> Result<WeightId, GraphError> {
         let dims = self.dims(name).unwrap_or_default();
-        // Factors of heads or groups may have several dimensions. Only the number of elements is
+        // Factors of heads or groups may have several dimensions, so only the number of elements is
         // checked.
         let want = match dims.iter().product::<u64>() == part.of as u64 {
             true => dims.to_vec(),
@@ -383,7 +382,7 @@ impl<'a> Builder<'a> {
         self.graph.positions = Some(positions);
     }
 
-    /// Makes the result pooled rows instead of logits.
+    /// The result becomes pooled rows instead of logits.
     pub fn pool(&mut self, pooling: Pooling) {
         self.graph.pooling = Some(pooling);
     }
@@ -391,7 +390,8 @@ impl<'a> Builder<'a> {
     /// Finishes the graph. `logits` is its result.
     ///
     /// # Errors
-    /// [`GraphError::Unused`] if no operation reads some tensor, unless `skip` accepts its name.
+    /// [`GraphError::Unused`] if a tensor is not read by any operation, unless `skip` accepts its
+    /// name.
     pub fn finish(
         mut self,
         logits: ValueId,

@@ -1,10 +1,10 @@
 //! Common models as data: `kjit warm` without a model compiles their kernels.
 //!
-//! A kernel is compiled for the exact shapes of a model, so the common kernels are those of common
-//! models. Each row is a model file reduced to one layer of each kind: Q4_K_M files mix two sets of
-//! tensor types, and Gemma 3 has layers with and without a window. Tensors have the types that
-//! llama.cpp gives them in `Q4_K_M` (rows that are not a multiple of 256 use Q5_0 and Q8_0). The
-//! list is short because all of it must compile in one minute on two cores.
+//! A kernel is compiled for the exact shapes of a model, so the common kernels are the kernels of
+//! common models. Each row is a model file reduced to one layer of each kind: Q4_K_M files mix two
+//! sets of tensor types, and Gemma 3 has layers with and without a window. Tensors have the types
+//! that llama.cpp gives them in `Q4_K_M` (rows that are not a multiple of 256 use Q5_0 and Q8_0).
+//! The list is short because all of it must compile in one minute on two cores.
 
 use crate::arch;
 use crate::{Graph, GraphError};
@@ -120,7 +120,7 @@ impl Common {
     /// Builds the model's graph with few layers.
     ///
     /// # Errors
-    /// The row does not describe a valid model, which is an error of the table.
+    /// The row does not describe a valid model. This is an error in the table.
     pub fn graph(&self) -> Result<Graph, GraphError> {
         self.with_layers(self.family.layers)
     }
@@ -131,12 +131,12 @@ impl Common {
         arch::build(&Gguf::without_data(self.name, &header, data)?)
     }
 
-    /// A file with `layers` layers and made-up weights, and its graph. Each number that a format
-    /// reads from them is finite and small; norms multiply by one. It takes as much memory as the
-    /// model: see [`Common::bytes`].
+    /// A file with `layers` layers and generated weights, and its graph. Each number in the weights
+    /// is finite and small, and norms multiply by one. It needs as much memory as the model: see
+    /// [`Common::bytes`].
     ///
     /// # Errors
-    /// As [`Common::graph`]; the memory cannot be had.
+    /// See [`Common::graph`]; also if there is not enough memory.
     pub fn made_up(&self, layers: u32) -> Result<(Gguf, Graph), GraphError> {
         let (header, data) = self.file(layers);
         let shapes = Gguf::without_data(self.name, &header, data)?;
@@ -205,7 +205,7 @@ impl Common {
             ("attention.head_count_kv", self.kv_heads),
             ("attention.key_length", self.head_dim),
             ("attention.value_length", self.head_dim),
-            // Only Gemma 3 reads this key; its sizes from 4B up have this value.
+            // Only Gemma 3 reads this key. This is the value of its sizes from 4B.
             ("attention.sliding_window", 1024),
         ] {
             keys.number(&key(name), value);
@@ -278,7 +278,7 @@ impl Common {
     }
 }
 
-/// Bytes after which made-up weights repeat: a prime, so that rows differ.
+/// Number of bytes after which the generated weights repeat. It is a prime, so rows differ.
 const PATTERN: usize = 1_048_573;
 /// GGUF's default alignment of tensor data in bytes.
 const ALIGN: u64 = 32;

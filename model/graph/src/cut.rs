@@ -9,21 +9,21 @@ use std::ops::Range;
 #[non_exhaustive]
 pub enum CutError {
     /// The model is an encoder.
-    #[error("architecture '{arch}' is an encoder, which runs on one device")]
+    #[error("architecture '{arch}' is an encoder: it runs only on one device")]
     Encoder {
         /// `general.architecture`.
         arch: String,
     },
     /// The layers are not in sequence.
-    #[error("the layers of architecture '{arch}' are not a sequence: it runs on one device")]
+    #[error("the layers of architecture '{arch}' are not a sequence: it runs only on one device")]
     Order {
         /// `general.architecture`.
         arch: String,
     },
     /// More than one value crosses a layer border.
     #[error(
-        "architecture '{arch}' cannot be cut before layer {layer}, where {what} cross: it runs on \
-         one device"
+        "architecture '{arch}' cannot be cut before layer {layer}, because {what} cross: it runs \
+         only on one device"
     )]
     Crossing {
         /// `general.architecture`.
@@ -104,8 +104,8 @@ impl Layers {
         at(layer)..at(layer + 1)
     }
 
-    /// The operations of some layers. The first layer includes operations before it, the last layer
-    /// those after it.
+    /// The operations of some layers. The first layer includes the operations before it, the last
+    /// layer includes the operations after it.
     pub fn ops<'g>(&self, graph: &'g Graph, layers: Range<usize>) -> &'g [Op] {
         let at = |layer: usize| self.starts.get(layer).copied().unwrap_or(graph.ops.len());
         graph.ops.get(at(layers.start)..at(layers.end)).unwrap_or_default()
@@ -146,8 +146,8 @@ pub(super) fn layer_of(graph: &Graph, op: &Op) -> Option<usize> {
     made.or_else(|| op.states().first().and_then(|s| of(&graph.state(*s).name)))
 }
 
-/// The only value that operations from `at` on read from earlier operations. If it is not exactly
-/// one hidden state, the error names all values that are read.
+/// The only value of earlier operations that operations from `at` on read. If it is not exactly one
+/// hidden state, the error names all such values.
 pub(super) fn border(graph: &Graph, at: usize) -> Result<ValueId, String> {
     let (before, behind) = graph.ops.split_at(at.min(graph.ops.len()));
     let mut made: Vec<ValueId> = before.iter().flat_map(Op::writes).collect();

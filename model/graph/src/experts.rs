@@ -12,8 +12,8 @@ use std::ops::Range;
 pub enum ExpertsError {
     /// The model has no experts.
     #[error(
-        "--host-experts: architecture '{arch}' has no experts; --host-layers leaves whole layers \
-         to the CPU"
+        "--host-experts: architecture '{arch}' has no experts: use --host-layers for whole layers \
+         on the CPU"
     )]
     None {
         /// `general.architecture`.
@@ -21,9 +21,8 @@ pub enum ExpertsError {
     },
     /// The experts cannot be separated from operations with a state.
     #[error(
-        "--host-experts: the experts of layer {layer} of architecture '{arch}' are not computed \
-         apart from its attention; \
-         --host-layers leaves whole layers to the CPU"
+        "--host-experts: the experts of layer {layer} of architecture '{arch}' cannot be separated \
+         from its attention: use --host-layers for whole layers on the CPU"
     )]
     Beside {
         /// `general.architecture`.
@@ -33,21 +32,19 @@ pub enum ExpertsError {
     },
     /// The expert cache does not support this kind of experts.
     #[error(
-        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the card: \
-         remove it"
+        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the GPU: remove \
+         this flag"
     )]
     Hot {
         /// `general.architecture`.
         arch: String,
     },
     /// An expert cache without host experts.
-    #[error(
-        "--hot-experts is for experts that the CPU has: --host-experts says of how many layers"
-    )]
+    #[error("--hot-experts needs --host-experts N (the number of layers with experts on the CPU)")]
     HotAlone,
     /// The expert cache is too small.
     #[error(
-        "--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB"
+        "--hot-experts: {given} MiB are not enough: two experts of each layer need {bytes} MiB"
     )]
     FewPlaces {
         /// Size of two experts in each layer, in MiB.
@@ -56,7 +53,7 @@ pub enum ExpertsError {
         given: u64,
     },
     /// The layers are not in sequence.
-    #[error("--host-experts: {0}; remove it")]
+    #[error("--host-experts: {0}: remove this flag")]
     Cut(#[from] CutError),
 }
 
@@ -66,13 +63,13 @@ pub enum ExpertsError {
 ///
 /// # Errors
 /// See [`ExpertsError`].
-pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), ExpertsError> {
+pub fn split_host_experts(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), ExpertsError> {
     let layers = Layers::of(graph)?;
     let parts = (0..layers.len()).filter_map(|layer| {
         let range = layers.range(graph, layer);
         let ops = graph.ops.get(range.clone()).unwrap_or_default();
-        let first = ops.iter().position(of_experts)? + range.start;
-        let last = ops.iter().rposition(of_experts)? + range.start;
+        let first = ops.iter().position(is_expert_op)? + range.start;
+        let last = ops.iter().rposition(is_expert_op)? + range.start;
         Some((layer, part(graph, &range, first, last)))
     });
     let parts: Vec<(usize, Option<Range<usize>>)> = parts.collect();
@@ -98,8 +95,8 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
     Ok((Graph { ops, ..graph.clone() }, taken, of))
 }
 
-/// Undoes [`experts_apart`]. `None` if the graph has no host part.
-pub fn experts_here(graph: &Graph) -> Option<Graph> {
+/// Undoes [`split_host_experts`]. `None` if the graph has no host part.
+pub fn merge_host_experts(graph: &Graph) -> Option<Graph> {
     let apart = graph.ops.iter().any(|op| matches!(op, Op::Offload(_)));
     let (mut ops, mut skip) = (vec![], 0);
     for op in &graph.ops {
@@ -117,7 +114,7 @@ pub fn experts_here(graph: &Graph) -> Option<Graph> {
 }
 
 /// Whether an operation belongs to a mixture of experts.
-pub fn of_experts(op: &Op) -> bool {
+pub fn is_expert_op(op: &Op) -> bool {
     matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
 }
 
@@ -126,7 +123,7 @@ pub fn of_experts(op: &Op) -> bool {
 fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Option<Range<usize>> {
     let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
     let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;
-    // The CPU does not know the ids and positions of the tokens there.
+    // The CPU does not have the ids and positions of the tokens there.
     let knows = |op: &Op| {
         matches!(op, Op::Embed(_) | Op::Rope(_) | Op::AttentionTemperature(_) | Op::InputRows(_))
     };

@@ -1,11 +1,11 @@
 //! Host FFN: feed-forward parts that the CPU computes, while a GPU computes the rest of the model.
 //!
 //! Attention stays on the GPU with its keys and values. So only one hidden state of each token is
-//! copied, and the GPU can also compute a whole prompt without the CPU. Feed-forward matrices are
-//! four fifths of the bytes of a large model.
+//! copied, and the GPU can also compute a whole prompt without the CPU. In a large model,
+//! feed-forward matrices are four fifths of the bytes.
 
 use super::cut::{CutError, Layers, border, layer_of};
-use super::experts::of_experts;
+use super::experts::is_expert_op;
 use crate::op::Offload;
 use crate::{Graph, Op};
 use std::ops::Range;
@@ -17,15 +17,14 @@ pub enum FfnError {
     /// No layer has a separable feed-forward part.
     #[error(
         "--host-ffn: no layer of architecture '{arch}' has a separate feed-forward part after its \
-         attention; --host-layers leaves whole layers to the CPU, --host-experts a mixture's \
-         experts"
+         attention: use --host-layers for whole layers, or --host-experts for experts"
     )]
     None {
         /// `general.architecture`.
         arch: String,
     },
     /// The layers are not in sequence.
-    #[error("--host-ffn: {0}; remove it")]
+    #[error("--host-ffn: {0}: remove this flag")]
     Cut(#[from] CutError),
 }
 
@@ -51,9 +50,10 @@ pub fn spread(i: usize, n: usize, k: usize) -> bool {
     (i + 1) * k / n > i * k / n
 }
 
-/// Like [`spread`], but the first item is included: the CPU works while the first streamed layer is
-/// copied. With the last item instead (70B in 24 GB of an H200), the CPU waited for that copy for
-/// 10 ms of a token's 230 ms, and copying was idle for the same time at the end.
+/// Like [`spread`], but the first item is included: the CPU computes while the first streamed layer
+/// is copied. If the last item is included instead (70B in 24 GB of an H200), the CPU waits for
+/// that copy for 10 ms of a token's 230 ms, and the copy engine is idle for the same time at the
+/// end.
 pub fn spread_from_first(i: usize, n: usize, k: usize) -> bool {
     spread(n - 1 - i, n, k)
 }
@@ -97,17 +97,17 @@ impl HostFfnGraph {
 }
 
 /// Whether all parts of a graph that are on the CPU are feed-forward parts without experts.
-pub fn is_ffn_apart(graph: &Graph) -> bool {
+pub fn is_host_ffn(graph: &Graph) -> bool {
     let mut apart = graph.ops.iter().filter_map(|op| match op {
-        Op::Offload(apart) => Some(!apart.ops.iter().any(of_experts)),
+        Op::Offload(apart) => Some(!apart.ops.iter().any(is_expert_op)),
         _ => None,
     });
     apart.next().is_some_and(|first| first && apart.all(|one| one))
 }
 
 /// The operations from a layer's attention to its end, with one hidden state as input and one as
-/// output. `None` if there is no matrix, if they depend on positions, or if there are experts (a
-/// token reads few of them).
+/// output. `None` if they contain no matrix, depend on positions, or contain experts (a token reads
+/// few of them).
 fn part(graph: &Graph, layer: usize, range: Range<usize>) -> Option<Range<usize>> {
     let ops = graph.ops.get(range.clone())?;
     let behind = ops
@@ -122,7 +122,7 @@ fn part(graph: &Graph, layer: usize, range: Range<usize>) -> Option<Range<usize>
     let knows = |op: &Op| {
         matches!(op, Op::Embed(_) | Op::Rope(_) | Op::AttentionTemperature(_) | Op::InputRows(_))
     };
-    let apart = !part.iter().any(|op| knows(op) || of_experts(op));
+    let apart = !part.iter().any(|op| knows(op) || is_expert_op(op));
     (apart && part.iter().any(|op| matches!(op, Op::MatMul(_)))).then_some(start..end)
 }
 

@@ -20,14 +20,14 @@ pub struct Graph {
     pub weights: Vec<Weight>,
     /// The rotations.
     pub ropes: Vec<Rope>,
-    /// The states that a sequence keeps.
+    /// The states of a sequence.
     pub states: Vec<State>,
     /// All values.
     pub values: Vec<Value>,
     /// All operations, in execution order.
     pub ops: Vec<Op>,
-    /// The result: one logit per token of the vocabulary. For an encoder and for a stage that is
-    /// not the last, the rows of the last layer.
+    /// The result: one logit per token of the vocabulary. For an encoder, and for a stage that is
+    /// not the last one, the rows of the last layer.
     pub logits: ValueId,
     /// Whether a stage on another device follows. The result then has a row for every token.
     pub feeds_next_stage: bool,
@@ -48,7 +48,7 @@ pub struct GraphAdapter {
     pub name: String,
     /// The factor of its pairs at a scale of 1: alpha / rank.
     pub unit: f32,
-    /// The scale of sequences that choose none.
+    /// The scale of sequences that choose no adapter.
     pub scale: f32,
 }
 
@@ -151,7 +151,8 @@ impl Graph {
         self.states.iter().map(elems).sum()
     }
 
-    /// Whether the graph has recurrent states. If so, a sequence can only go back to checkpoints.
+    /// Whether the graph has recurrent states. If so, a sequence can be rewound only to
+    /// checkpoints.
     pub fn is_recurrent(&self) -> bool {
         self.states.iter().any(|s| matches!(s.kind, StateKind::Recurrent { .. }))
     }

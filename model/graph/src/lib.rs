@@ -2,7 +2,7 @@
 //!
 //! A [`Graph`] describes one step over T tokens. Every value has one row per token. The executors
 //! determine device, precision, memory layout and method of computation. The executor in `kjit_cpu`
-//! runs a graph as it is; all others are compared with it. The operations are in a valid order of
+//! runs a graph unchanged; all others are compared with it. The operations are in a valid order of
 //! execution.
 
 #![forbid(unsafe_code)]
@@ -39,8 +39,8 @@ pub use activation::Activation;
 pub use adapt::{AdapterSlots, MOST_ADAPTERS, adapt, unit as adapter_unit, with_adapter_slots};
 pub use build::{Builder, GraphError, Part};
 pub use cut::{CutError, Layers};
-pub use experts::{ExpertsError, experts_apart, experts_here, of_experts};
-pub use ffn::{FfnError, HostFfnGraph, is_ffn_apart, spread, spread_from_first};
+pub use experts::{ExpertsError, is_expert_op, merge_host_experts, split_host_experts};
+pub use ffn::{FfnError, HostFfnGraph, is_host_ffn, spread, spread_from_first};
 pub use op::Op;
 pub use rope::{Pairing, Rope, RopeScaling, Sections};
 pub use shard::{RANKS, ShardError, shard, shard_of_rank};

@@ -18,14 +18,15 @@ pub enum RopeScaling {
     None,
     /// Positions divided by this factor.
     Linear(f32),
-    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations are interpolated, fast ones are
-    /// kept.
+    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations are interpolated, fast rotations
+    /// are unchanged.
     Yarn {
         /// Scaling factor.
         factor: f32,
         /// Context before scaling, in tokens.
         original_context: usize,
-        /// Rotations over the original context above which a frequency is kept (32 in the paper).
+        /// Rotations over the original context above which a frequency is unchanged (32 in the
+        /// paper).
         beta_fast: f32,
         /// Rotations over the original context below which a frequency is fully interpolated (1 in
         /// the paper).
@@ -39,14 +40,14 @@ pub enum RopeScaling {
 pub struct Sections {
     /// Number of pairs for each of the four numbers.
     pub sizes: [usize; 4],
-    /// The pairs of time, height and width alternate. If false, they are in three contiguous
-    /// sections.
+    /// Whether the pairs of time, height and width alternate. If false, they are in three
+    /// contiguous sections.
     pub interleaved: bool,
 }
 
 impl Sections {
     /// Whether a pair rotates for text.
-    fn turns(&self, pair: usize) -> bool {
+    fn is_rotated(&self, pair: usize) -> bool {
         let all: usize = self.sizes.iter().sum();
         let at = if all == 0 { pair } else { pair % all };
         match self.interleaved {
@@ -85,8 +86,7 @@ impl Rope {
 
     /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided
     /// by `factors` and scaled. The rotation uses the cosine and sine of `position · frequency`,
-    /// times `magnitude`. They are f64, because an f32 angle would be off by 4e-3 at position
-    /// 100,000.
+    /// times `magnitude`. The angles are f64: in f32 the error at position 100,000 would be 4e-3.
     pub fn frequencies(&self, factors: Option<&[f32]>) -> Vec<f64> {
         let dims = self.dims as f64;
         (0..self.dims / 2)
@@ -94,7 +94,7 @@ impl Rope {
                 let plain = f64::from(self.base).powf(-2.0 * i as f64 / dims);
                 let plain = factors.and_then(|f| f.get(i)).map_or(plain, |&f| plain / f64::from(f));
                 match self.scaling {
-                    _ if self.sections.is_some_and(|s| !s.turns(i)) => 0.0,
+                    _ if self.sections.is_some_and(|s| !s.is_rotated(i)) => 0.0,
                     RopeScaling::None => plain,
                     RopeScaling::Linear(factor) => plain / f64::from(factor),
                     RopeScaling::Yarn { factor, .. } => {

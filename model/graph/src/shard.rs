@@ -4,8 +4,8 @@
 //! A value is *whole* (equal on all devices), *divided* (each device has a range of it) or a *part*
 //! (one summand of a sum over the devices). A matrix with a whole input is divided by rows if the
 //! table below names it. A matrix with a divided input is divided by the matching columns, and its
-//! result is a part. Operations between matrices need a rule below; otherwise the model is refused,
-//! and the error names the operation.
+//! result is a part. Operations between matrices need a rule below. An operation without a rule is
+//! refused, and the error names it.
 
 use crate::op::{
     Add, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, Reduce, Rope,
@@ -13,11 +13,11 @@ use crate::op::{
 use crate::{Graph, Op, StateKind, Value, ValueId, Weight, WeightId};
 
 /// Architectures that tensor split supports. Other architectures have operations without a rule, or
-/// were not tested.
+/// are not tested.
 const ARCHITECTURES: [&str; 5] = ["llama", "qwen2", "qwen3", "gemma3", "qwen3moe"];
 
-/// Matrices divided by rows, by the end of their names in the file. The output matrix has either of
-/// the last two names.
+/// Matrices that are divided by rows, by the end of their names in the file. The last two names are
+/// the output matrix.
 const BY_ROWS: [&str; 9] = [
     "attn_q.weight",
     "attn_k.weight",
@@ -37,7 +37,7 @@ pub const RANKS: usize = 8;
 #[non_exhaustive]
 pub enum ShardError {
     /// The architecture is not in the table.
-    #[error("--split tensor does not divide architecture '{arch}' yet (it divides {known})")]
+    #[error("--split tensor does not support architecture '{arch}' (supported: {known})")]
     Architecture {
         /// `general.architecture`.
         arch: String,
@@ -45,10 +45,10 @@ pub enum ShardError {
         known: String,
     },
     /// The number of devices is not supported.
-    #[error("--split tensor takes 2 to {RANKS} devices, not {0}")]
+    #[error("--split tensor needs 2 to {RANKS} devices, not {0}")]
     Devices(usize),
     /// The model computes embeddings, not logits.
-    #[error("--split tensor does not support embeddings: give one device")]
+    #[error("--split tensor does not support embeddings: use one device")]
     Vectors,
     /// A size is not a multiple of the number of devices.
     #[error("--split tensor cannot divide {what} by {ranks} devices")]
@@ -213,7 +213,7 @@ impl Sharder<'_> {
         BY_ROWS.iter().any(|end| tensor.ends_with(end))
     }
 
-    fn put_together(&mut self, x: ValueId, join: bool, out: ValueId) {
+    fn push_reduce(&mut self, x: ValueId, join: bool, out: ValueId) {
         let (ranks, rank) = (self.ranks, self.rank);
         self.made.ops.push(Op::Reduce(Reduce { x, ranks, rank, join, gathered: false, out }));
     }
@@ -240,7 +240,7 @@ impl Sharder<'_> {
             Op::ExpertSum(s) if self.kind(s.x) == Kind::Part => {
                 let part = self.value(s.out, self.whole.value(s.out).width);
                 self.made.ops.push(Op::ExpertSum(ExpertSum { out: part, ..s }));
-                self.put_together(part, false, s.out);
+                self.push_reduce(part, false, s.out);
                 return Ok(());
             }
             Op::Norm(Norm { x, weight, bias, group, .. })
@@ -311,7 +311,7 @@ impl Sharder<'_> {
                 let bias = bias.filter(|_| self.rank == 0);
                 let weight = self.columns(weight)?;
                 self.made.ops.push(Op::MatMul(MatMul { x, weight, bias, out: part }));
-                self.put_together(part, false, out);
+                self.push_reduce(part, false, out);
                 return Ok(());
             }
             Kind::Whole
@@ -322,7 +322,7 @@ impl Sharder<'_> {
                 let (part, weight) = (self.value(out, rows), self.rows(weight)?);
                 let bias = bias.map(|b| self.rows(b)).transpose()?;
                 self.made.ops.push(Op::MatMul(MatMul { x, weight, bias, out: part }));
-                self.put_together(part, true, out);
+                self.push_reduce(part, true, out);
                 return Ok(());
             }
             Kind::Whole if self.by_rows(weight) && !self.is_head(out) => {

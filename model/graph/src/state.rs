@@ -1,4 +1,4 @@
-//! The states that a sequence keeps for its past tokens.
+//! The states of a sequence: data about its past tokens.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -20,8 +20,8 @@ pub struct Kv {
     pub key: usize,
     /// Number of elements of a head's value.
     pub value: usize,
-    /// Number of tokens that the layer sees, including the current one; `None`: all. Older tokens
-    /// need not be kept.
+    /// Number of tokens that the layer reads, including the current token; `None`: all. Older
+    /// tokens may be dropped.
     pub window: Option<usize>,
 }
 
@@ -40,7 +40,7 @@ pub enum StateKind {
         rope: usize,
     },
     /// A fixed number of elements, independent of the number of tokens: the last inputs of a
-    /// convolution, or the matrix of a linear attention. It starts as zeros. Going back needs a
+    /// convolution, or the matrix of a linear attention. It starts as zeros. Rewinding needs a
     /// checkpoint.
     Recurrent {
         /// Number of elements.

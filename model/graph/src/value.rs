@@ -16,8 +16,8 @@ pub enum Dtype {
 /// A value: `slots × width` elements for every token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// Unique name, equal to the name of its operation: `blk.0.attn_norm`. A value can be tapped by
-    /// name.
+    /// Unique name, equal to the name of its operation: `blk.0.attn_norm`. A value can be read by
+    /// its name.
     pub name: String,
     /// Rows per token: 1, or one per chosen expert.
     pub slots: usize,

@@ -5,8 +5,8 @@
 use kjit_exec::OpenOptions;
 use kjit_graph::op::{Act, Add, ExpertMatMul, ExpertSum, Glu, Norm, Offload, Placed, Route};
 use kjit_graph::{
-    Dtype, ExpertsError, Graph, Layers, Op, Value, ValueId, Weight, WeightId, experts_apart,
-    of_experts,
+    Dtype, ExpertsError, Graph, Layers, Op, Value, ValueId, Weight, WeightId, is_expert_op,
+    split_host_experts,
 };
 use kjit_kernels::layout::Layout;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ impl HostExpertsGraph {
         if options.host_experts == 0 && options.hot_experts.is_some() {
             return Err(ExpertsError::HotAlone);
         }
-        let (apart, taken, of) = experts_apart(graph, options.host_experts)?;
+        let (apart, taken, of) = split_host_experts(graph, options.host_experts)?;
         match options.hot_experts {
             None => Ok(HostExpertsGraph { graph: apart, taken, of, places: 0, experts: 0 }),
             Some(bytes) => with_places(graph, (taken, of), bytes),
@@ -80,7 +80,7 @@ fn with_places(
 ) -> Result<HostExpertsGraph, ExpertsError> {
     let layers = Layers::of(graph)?;
     let routed = |layer: &usize| {
-        graph.ops.get(layers.range(graph, *layer)).unwrap_or_default().iter().any(of_experts)
+        graph.ops.get(layers.range(graph, *layer)).unwrap_or_default().iter().any(is_expert_op)
     };
     let numbers: Vec<usize> = (0..layers.len()).filter(routed).take(taken).collect();
     let mixtures: Option<Vec<Mixture<'_>>> =

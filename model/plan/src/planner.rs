@@ -14,7 +14,7 @@ use super::{Batch, JobId, Launch, MemoryNeed, Parts, PersistentKernel, Plan, Pla
 use crate::error::unsupported;
 use kjit_engine::Target;
 use kjit_exec::{HostPrompts, KvType, OpenOptions, Persistence, why_no_pages};
-use kjit_graph::experts_here;
+use kjit_graph::merge_host_experts;
 use kjit_graph::{Graph, Op, State, StateId, StateKind, ValueId, WeightId};
 use kjit_kernels::Family;
 use kjit_kernels::kv::{KvStorage, PAGE};
@@ -387,7 +387,8 @@ impl<'a> Planner<'a> {
     /// `None` if it was not requested, or if there are no kernels for it.
     fn copying(&mut self, chunk: usize) -> Result<Option<Program>, PlanError> {
         let &Request { graph, options, .. } = self.request;
-        let whole = experts_here(graph).filter(|_| options.host_prompts != HostPrompts::Compute);
+        let whole =
+            merge_host_experts(graph).filter(|_| options.host_prompts != HostPrompts::Compute);
         let (Some(whole), Some(&tokens)) = (whole, chunks(chunk).last()) else { return Ok(None) };
         if fit::check(&whole).is_err() {
             return Ok(None);

@@ -13,8 +13,8 @@ mod rank;
 mod stage;
 
 pub use crate::graph::{
-    CutError, ExpertsError, FfnError, HostFfnGraph, Layers, ShardError, experts_apart,
-    experts_here, shard, shard_of_rank,
+    CutError, ExpertsError, FfnError, HostFfnGraph, Layers, ShardError, merge_host_experts, shard,
+    shard_of_rank, split_host_experts,
 };
 pub use crate::plan::divide::{DeviceMemory, DivideError, LayerNeed, divide, needs};
 pub use crate::plan::expert_cache::HostExpertsGraph;

@@ -63,7 +63,7 @@ fn unsplittable_model_error_names_crossing_values() {
     if let Some(found) = cut("archs/rwkv7.gguf") {
         let error = found.unwrap_err();
         assert!(matches!(error, CutError::Crossing { .. }), "{error:?}");
-        assert!(error.to_string().contains("runs on one device"), "{error}");
+        assert!(error.to_string().contains("runs only on one device"), "{error}");
     }
     if let Some(found) = cut("archs/bert.gguf") {
         assert!(matches!(found, Err(CutError::Encoder { .. })), "{found:?}");

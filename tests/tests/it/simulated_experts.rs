@@ -4,7 +4,7 @@
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan_for;
-use kjit_model::placement::{HostExpertsGraph, experts_apart, experts_here};
+use kjit_model::placement::{HostExpertsGraph, merge_host_experts, split_host_experts};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{HostPrompts, KvType, OpenOptions, Want};
 use kjit_tests::files::model_path;
@@ -104,7 +104,7 @@ fn prompt_experts_copied_to_simulated_gfx90a_are_bit_identical() {
             assert_eq!(gpu.copied().unwrap().bytes, streaming.bytes());
             assert_eq!(told.streamed, None, "a token's step copies nothing");
             // The plan counts the memory of the ring before the model is opened.
-            let (part, ..) = experts_apart(&all.graph, n).unwrap();
+            let (part, ..) = split_host_experts(&all.graph, n).unwrap();
             let named =
                 plan_for(&all.engine, &part, &plan.target, &copying).unwrap().memory.total();
             let off = (named as f64 - told.peak as f64).abs() / told.peak as f64;
@@ -209,7 +209,7 @@ fn cached_experts_on_simulated_gfx90a_keep_tokens() {
             let with = OpenOptions { host_experts: 99, hot_experts, host_prompts, ..here.clone() };
             let apart = HostExpertsGraph::of(&all.graph, &with).unwrap();
             assert!((5..9).contains(&apart.places), "{apart}");
-            assert!(experts_here(&apart.graph).unwrap().ops == all.graph.ops);
+            assert!(merge_host_experts(&apart.graph).unwrap().ops == all.graph.ops);
             let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
             assert!(
@@ -267,10 +267,10 @@ fn cached_experts_on_simulated_gfx90a_keep_tokens() {
         // Fewer than two slots per layer are useless.
         let little = OpenOptions { host_experts: 99, hot_experts: Some(1 << 16), ..here.clone() };
         let error = all.open(&little).err().unwrap().to_string();
-        assert!(error.contains("--hot-experts: 0 MiB are too little"), "{error}");
+        assert!(error.contains("--hot-experts: 0 MiB are not enough"), "{error}");
         let alone = OpenOptions { hot_experts: Some(1 << 20), ..here.clone() };
         let error = all.open(&alone).err().unwrap().to_string();
-        assert!(error.contains("--hot-experts is for experts that the CPU has"), "{error}");
+        assert!(error.contains("--hot-experts needs --host-experts N"), "{error}");
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
         std::fs::remove_file(&path).unwrap();
@@ -328,9 +328,9 @@ fn split_expert_graph_rejoins_to_the_original() {
     let Some(path) = model_path(EXPERTS) else { return };
     let graph = kjit_model::arch::build(&kjit_model::gguf::Gguf::open(&path).unwrap()).unwrap();
     for n in [1, 2, 99] {
-        assert!(experts_here(&experts_apart(&graph, n).unwrap().0).unwrap() == graph);
+        assert!(merge_host_experts(&split_host_experts(&graph, n).unwrap().0).unwrap() == graph);
     }
-    assert!(experts_here(&graph).is_none());
+    assert!(merge_host_experts(&graph).is_none());
 }
 
 #[test]
@@ -338,6 +338,6 @@ fn graph_without_experts_is_reported() {
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
     let gguf = kjit_model::gguf::Gguf::open(&path).unwrap();
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let error = experts_apart(&graph, 1).unwrap_err().to_string();
+    let error = split_host_experts(&graph, 1).unwrap_err().to_string();
     assert!(error.contains("architecture 'llama' has no experts"), "{error}");
 }

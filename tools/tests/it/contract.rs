@@ -344,11 +344,10 @@ fn vocabulary_of_unsupported_architecture_is_usable() {
         stdout(kjit().arg("tokenize").arg(&path).arg("--jsonl").write_stdin("\"Hello, world\"\n"));
     assert_eq!(hello, "[19556,28,905]\n");
     assert!(
-        stdout(kjit().arg("inspect").arg(&path))
-            .contains("architecture 'zebra' is not one that kjit runs")
+        stdout(kjit().arg("inspect").arg(&path)).contains("architecture 'zebra' is not supported")
     );
     let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x"]), 1);
-    assert!(line.contains("'zebra'") && line.contains("it runs llama, "), "{line}");
+    assert!(line.contains("'zebra'") && line.contains("supported: llama, "), "{line}");
 }
 
 #[test]

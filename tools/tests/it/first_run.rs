@@ -213,7 +213,7 @@ fn two_cards_of_different_families_match_host() {
         (
             "rocm:0",
             &["--host-experts", "0", "--hot-experts", "1MB"],
-            "--hot-experts is for experts that the CPU has",
+            "--hot-experts needs --host-experts N",
         ),
         (
             "cpu",

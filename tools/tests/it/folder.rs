@@ -43,7 +43,7 @@ fn folder_is_accepted_by_every_command() {
             .assert()
             .success();
     let said = String::from_utf8(answer.get_output().stderr.clone()).unwrap();
-    assert!(said.contains("note: 1 tensors of vision_tower are left out"), "{said}");
+    assert!(said.contains("note: 1 tensors of vision_tower are ignored"), "{said}");
     let answer: Value = serde_json::from_slice(&answer.get_output().stdout).unwrap();
     assert!(!answer["ids"].as_array().unwrap().is_empty());
     // The jobs of a card of another machine.

@@ -94,7 +94,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
         ),
         (
             |f| f.config["vocab_size"] = json!(4_000_000_000u32),
-            &["/tokenizer.json", "vocab_size 4000000000"],
+            &["/tokenizer.json", "vocab_size in config.json is 4000000000"],
         ),
         (|f| f.config["hidden_act"] = json!("relu"), &["'hidden_act' is 'relu'", "silu"]),
         (

@@ -13,16 +13,16 @@ pub fn heads(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
         return Err(h.bad(
             "attention.head_count",
             heads,
-            "a layer with attention needs heads for queries and for keys",
+            "an attention layer needs query heads and key heads",
         ));
     }
     let sizes = [heads * dim, kv_heads * dim, kv_heads * value_dim];
     let ([q, k, v], gate) = projected(l, b, x, sizes, width)?;
     let q = normed(l, b, "attn_q", q, heads, dim)?;
     let k = normed(l, b, "attn_k", k, kv_heads, dim)?;
-    let q = turned(l, b, "attn_q", q, heads, dim)?;
-    let k = turned(l, b, "attn_k", k, kv_heads, dim)?;
-    let q = tempered(l, b, q)?;
+    let q = rotated(l, b, "attn_q", q, heads, dim)?;
+    let k = rotated(l, b, "attn_k", k, kv_heads, dim)?;
+    let q = with_temperature(l, b, q)?;
     let (window, mask) = l.window();
     let kind = StateKind::Kv(Kv { heads: kv_heads, key: dim, value: value_dim, window });
     let state = b.state(format!("blk.{}", l.index), kind);
@@ -78,8 +78,8 @@ pub fn output(
     l.project(b, "attn_output", mixed, width, size)
 }
 
-/// Queries, keys and values, from three tensors or one fused one. Also the gate, if the query
-/// tensor has one after each head.
+/// Queries, keys and values, from three tensors or from one fused tensor. The gate is also returned
+/// if the query tensor has a gate after each head.
 fn projected(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -121,7 +121,11 @@ fn projected(
 }
 
 /// Scales queries by a factor that grows with the position.
-pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<ValueId, GraphError> {
+pub fn with_temperature(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    q: ValueId,
+) -> Result<ValueId, GraphError> {
     let (h, name) = (l.h(), l.name("attn_q_tempered"));
     match l.m.facts.temper {
         QueryTemperature::Key(period) => {
@@ -131,7 +135,7 @@ pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<Va
                 (None, _) => Ok(q),
             }
         }
-        QueryTemperature::Unturned if l.rope().is_none() => {
+        QueryTemperature::LayersWithoutRope if l.rope().is_none() => {
             let scale = h.factor("attention.temperature_scale")?.unwrap_or(0.1);
             Ok(b.temper(
                 name,
@@ -158,14 +162,16 @@ pub fn normed(
     match facts.qk_norm {
         QkNorm::Head => l.norm_of(b, &norm, x, NormKind::Rms, dim),
         QkNorm::Whole => l.norm_of(b, &norm, x, NormKind::Rms, heads * dim),
-        QkNorm::IfThere if l.has(b, &norm) => l.norm_of(b, &norm, x, facts.norm, dim),
-        QkNorm::WholeIfThere if l.has(b, &norm) => l.norm_of(b, &norm, x, facts.norm, heads * dim),
+        QkNorm::HeadIfPresent if l.has(b, &norm) => l.norm_of(b, &norm, x, facts.norm, dim),
+        QkNorm::WholeIfPresent if l.has(b, &norm) => {
+            l.norm_of(b, &norm, x, facts.norm, heads * dim)
+        }
         _ => Ok(x),
     }
 }
 
 /// Rotates heads. If the architecture has norms after the rotation, they are applied as well.
-pub fn turned(
+pub fn rotated(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     name: &str,
@@ -177,8 +183,8 @@ pub fn turned(
     let Some(rope) = l.rope() else { return Ok(x) };
     let x = b.rope(l.name(&format!("{name}_rope")), x, heads, rope);
     match facts.qk_norm {
-        QkNorm::HeadTurned => l.norm_of(b, &norm, x, NormKind::Rms, dim),
-        QkNorm::PlainTurned(but) if l.h().number("expert_count")? != Some(but) => {
+        QkNorm::HeadAfterRope => l.norm_of(b, &norm, x, NormKind::Rms, dim),
+        QkNorm::PlainAfterRope(but) if l.h().number("expert_count")? != Some(but) => {
             Ok(b.norm(l.name(&norm), x, NormKind::Rms, dim, (None, None), l.h().eps))
         }
         _ => Ok(x),

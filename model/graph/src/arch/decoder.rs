@@ -50,7 +50,7 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
     // The first layer of ModernBERT reads the normalised embedding directly.
     let before = norms.before.filter(|name| !facts.encoder || l.has(b, name));
     let normed = maybe(b, before, x)?;
-    // The larger model of Falcon has a norm for each of the two parts.
+    // The larger Falcon model has a separate norm for each of the two parts.
     let own = facts.parallel == Parallel::SameNorm && l.has(b, "attn_norm_2");
     let to_mix = if own { l.norm(b, "attn_norm_2", x)? } else { normed };
     let mixed = (facts.mix)(l, b, to_mix)?;
@@ -58,7 +58,7 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
         let sum = b.add(l.name("attn_residual"), x, mixed);
         let mut normed = maybe(b, norms.after, sum)?;
         if l.has(b, "attn_norm_2") {
-            // Jina's code models add the input of attention a second time.
+            // Jina's code models add the input of attention twice.
             let sum = b.add(l.name("attn_residual_2"), normed, x);
             normed = l.norm(b, "attn_norm_2", sum)?;
         }
@@ -82,7 +82,7 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
         (true, _) => normed,
     };
     let out = (facts.rest)(l, b, from)?;
-    // Converters of grok use two names for this norm.
+    // Converters of Grok use two names for this norm.
     const OTHER: &str = "post_ffw_norm";
     let after =
         norms.ffn_after.map(|name| if !l.has(b, name) && l.has(b, OTHER) { OTHER } else { name });
@@ -142,7 +142,7 @@ pub fn head(
         b.opt_vector(OUTPUT_BIAS, m.h.vocab)?.filter(|_| !m.facts.unused.contains(&OUTPUT_BIAS));
     let scale = m.scale(m.facts.logit_scale, 1.0)?;
     let cap = m.cap("final_logit_softcapping", m.facts.final_cap)?;
-    // The result is always named `logits`, with or without a factor and a cap.
+    // The result is always named `logits`, even if no factor or cap is applied.
     let scaled = matches!(m.facts.logit_scale, Scale::One) || scale == 1.0;
     let name = |last: bool| if last { "logits" } else { "scores" };
     let out = b.matmul(name(scaled && cap.is_none()), x, output, bias);
@@ -161,11 +161,10 @@ pub fn head(
     })
 }
 
-/// The finished graph. A tensor that is not used is an error, except those in `ANY` and in the
-/// facts.
+/// The finished graph. An unused tensor is an error, except the tensors in `ANY` and in the facts.
 pub fn complete(m: &Model<'_>, b: Builder<'_>, logits: ValueId) -> Result<Graph, GraphError> {
-    // Rotations that kjit computes itself, long and short rotation factors, and scales of formats
-    // that kjit does not have.
+    // Tensors that kjit ignores: rotations that kjit computes, long and short rotation factors, and
+    // scales of formats that kjit does not have.
     const ANY: &[&str] =
         &["rope_freqs", "rope_factors_", "rot_embd", "rope.freqs", "inv_freq", ".nextn."];
     let layers = m.h.layers;

@@ -22,9 +22,11 @@ fn is_full(l: &Layer<'_, '_>) -> Result<bool, GraphError> {
     if let Some(list) = list {
         return match list.get(l.index) {
             Some(recurrent) => Ok(!recurrent),
-            None => {
-                Err(l.h().bad(LIST, format!("a list of {}", list.len()), "there are more layers"))
-            }
+            None => Err(l.h().bad(
+                LIST,
+                format!("a list of {}", list.len()),
+                "there are more layers than entries",
+            )),
         };
     }
     let every = l.h().opt_size("full_attention_interval")?.unwrap_or(4);
@@ -36,7 +38,7 @@ struct Heads {
     q: ValueId,
     k: ValueId,
     v: ValueId,
-    /// The factor by which the state decays.
+    /// The share of a key's old value that is replaced. A sigmoid is applied to it here.
     decay: ValueId,
     /// The share of a key's old value that is replaced; a sigmoid is applied to it here.
     beta: ValueId,
@@ -44,8 +46,8 @@ struct Heads {
     size: usize,
 }
 
-/// One step of the delta rule: it replaces the share `β` of the value stored under the key. Queries
-/// and keys have length √size here, so the state is divided by it.
+/// One step of the delta rule. It replaces the share `β` of the value that is stored under the key.
+/// Queries and keys have length √size here, so the state is divided by it.
 fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
     let Heads { q, k, v, decay, beta, count, size } = heads;
     let size = size as f32;
@@ -120,7 +122,7 @@ fn gated(
         return Err(h.bad(
             "ssm.time_step_rank",
             heads,
-            &format!("it must be a multiple of {key_heads} key heads"),
+            &format!("must be a multiple of the {key_heads} key heads"),
         ));
     }
     let (keys, values, times) = (size * key_heads, size * heads, heads / key_heads);
@@ -151,7 +153,7 @@ fn gated(
     l.project(b, "ssm_out", y, width, values)
 }
 
-/// Kimi Linear: a decay for each channel. Layers with heads have latent attention without rotation.
+/// Kimi Linear: a decay for each channel. Layers with heads use latent attention without rotation.
 pub fn by_channel(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

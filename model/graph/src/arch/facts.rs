@@ -10,15 +10,15 @@ use crate::{Activation, Builder, GraphError, Pairing, ValueId};
 /// stream.
 pub type Block = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
-/// Facts that hold for every file of an architecture. Facts that the keys and tensors of a file
-/// state (sizes, biases, fused projections, shared experts, sinks) are not repeated here.
+/// Facts that hold for every file of an architecture. Facts that are in the keys and tensors of a
+/// file (sizes, biases, fused projections, shared experts, sinks) are not repeated here.
 #[derive(Clone, Copy)]
 pub struct Facts {
     /// `general.architecture`.
     pub arch: &'static str,
     /// Norm of the layers and the head: RMS norm or layer norm.
     pub norm: NormKind,
-    /// The epsilon may be under the key of RMS norm or of layer norm.
+    /// The epsilon may be in the key of RMS norm or of layer norm.
     pub either_epsilon: bool,
     /// Norms have no weights.
     pub plain_norms: bool,
@@ -43,7 +43,7 @@ pub struct Facts {
     pub log_multiplier: LogMultiplier,
     /// The base is enlarged by `rope.scaling.alpha`.
     pub rope_alpha: bool,
-    /// YaRN is turned on by the keys of the file. The default of β is 8.
+    /// The keys of the file enable YaRN. The default of β is 8.
     pub yarn_keys: bool,
     /// The layers with a sliding window.
     pub windows: Windows,
@@ -132,7 +132,7 @@ pub const LLAMA: Facts = Facts {
 /// llama with NeoX pairing of the rotation: element i with element i + n/2.
 pub const QWEN: Facts = Facts { rope: Some(Pairing::Halves), ..LLAMA };
 
-/// Names of a layer's norms. `None`: there is no such norm.
+/// Names of a layer's norms. `None`: the layer does not have this norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Norms {
     /// Norm before attention.
@@ -148,7 +148,7 @@ pub struct Norms {
 /// Norms before attention and before the feed-forward part.
 pub const PRE: Norms =
     Norms { before: Some("attn_norm"), after: None, ffn: Some("ffn_norm"), ffn_after: None };
-/// Like `PRE`, but the second norm has another name.
+/// Like `PRE`, but with a different name of the second norm.
 pub const PRE_POST: Norms = Norms { ffn: Some("post_attention_norm"), ..PRE };
 /// Norms after attention and after the feed-forward part.
 pub const AFTER: Norms = Norms {
@@ -162,7 +162,7 @@ pub const AROUND: Norms =
     Norms { after: Some("post_attention_norm"), ffn_after: Some("post_ffw_norm"), ..PRE };
 
 /// Norms after the addition of the residual, as in BERT.
-pub const BEHIND: Norms = Norms {
+pub const AFTER_SUMS: Norms = Norms {
     before: None,
     after: Some("attn_output_norm"),
     ffn: None,
@@ -189,14 +189,14 @@ pub enum RopeOn {
     All,
     /// Layers with a sliding window.
     Windowed,
-    /// Layers with a window. If no layer has one, all layers.
+    /// Layers with a window. All layers if no layer has a window.
     WindowedIfAny,
-    /// All layers but the last of every n.
+    /// All layers except the last of every n.
     AllBut(usize),
-    /// All layers but the first of every n, if some layers have a window and the model has more
+    /// All layers except the first of every n, if some layers have a window and the model has more
     /// than n layers.
     AllButFirst(usize),
-    /// The layers that the list under this key names.
+    /// The layers that the list in this key names.
     Key(&'static str),
     /// All layers, unless this key is `false`.
     Unless(&'static str),
@@ -207,11 +207,11 @@ pub enum RopeOn {
 /// The rotation of layers with a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LocalRope {
-    /// Same as in the other layers.
+    /// As in the other layers.
     Same,
-    /// Same as in the other layers, but `rope.freq_base_swa` is the base if the file has it.
+    /// As in the other layers, but `rope.freq_base_swa` is the base if the file has it.
     OwnBase,
-    /// Same as in the other layers, but without scaling and its factor.
+    /// As in the other layers, but without scaling and without its factor.
     Plain,
     /// Without scaling. The base is `rope.freq_base_swa`; this number is the default.
     Base(f32),
@@ -236,8 +236,8 @@ pub enum LogMultiplier {
     /// The key is not read.
     Unread,
     /// The part of the attention factor that is not applied to the rotations.
-    AsItIs,
-    /// As `AsItIs`, but times 0.1.
+    Unscaled,
+    /// As `Unscaled`, but times 0.1.
     Tenths,
     /// As `Tenths`, but no factor is applied to the rotations.
     Scores,
@@ -259,16 +259,16 @@ pub enum Width {
 pub enum Windows {
     /// No layers.
     None,
-    /// All layers but the last of every n (0: all layers). The key
+    /// All layers except the last of every n (0: all layers). The key
     /// `attention.sliding_window_pattern` overrides n.
     AllBut(usize),
     /// As `AllBut`, if the window's key exists.
     IfKey(usize),
     /// As `AllBut(second)`, if the model has `first` layers.
     IfLayers(usize, usize),
-    /// All layers but the first of every n, if the window's key exists.
+    /// All layers except the first of every n, if the window's key exists.
     AllButFirst(usize),
-    /// Attention in chunks of `first` positions, on all layers but the last of every `second`.
+    /// Attention in chunks of `first` positions, on all layers except the last of every `second`.
     Chunks(usize, usize),
 }
 
@@ -280,15 +280,15 @@ pub enum QkNorm {
     /// A norm of each head, before the rotation.
     Head,
     /// As `Head`, if the file has weights for it.
-    IfThere,
+    HeadIfPresent,
     /// One norm over all heads.
     Whole,
     /// As `Whole`, if the file has weights for it.
-    WholeIfThere,
+    WholeIfPresent,
     /// A norm of each head, after the rotation.
-    HeadTurned,
-    /// As `HeadTurned`, without weights, unless the model has this number of experts.
-    PlainTurned(usize),
+    HeadAfterRope,
+    /// As `HeadAfterRope`, without weights, unless the model has this number of experts.
+    PlainAfterRope(usize),
 }
 
 /// A factor, or the key or formula that gives it.
@@ -323,7 +323,7 @@ pub enum Ffn {
     Fused(Activation),
     /// `down(act(up x))`.
     Plain(Activation),
-    /// One of the three above, as the layer's tensors show.
+    /// `Gated`, `Fused` or `Plain`. The tensors of the layer decide.
     PlainOrFused(Activation),
     /// `Plain` with xIELU. The file has its parameters, one set per layer.
     Xielu,
@@ -348,9 +348,9 @@ pub enum QueryTemperature {
     /// It grows by `attention.temperature_scale`, with one step per n positions. The key named here
     /// gives n.
     Key(&'static str),
-    /// It grows by 0.1, with one step per 8192 positions (the defaults of the keys), in layers
+    /// It grows by 0.1, with one step per 8192 positions (the defaults of the keys), only in layers
     /// without rotation.
-    Unturned,
+    LayersWithoutRope,
 }
 
 /// The routing of experts and their activation. Keys of the file take precedence.

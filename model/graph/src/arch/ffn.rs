@@ -26,9 +26,9 @@ pub fn routed_by_input(
     experts(l, b, x, l.input)
 }
 
-/// GroveMoE (arXiv 2508.07785): each group of experts has a small shared expert. A token also
-/// computes the shared experts of the groups of its chosen experts. Their input is the output of
-/// the chosen experts, as in llama.cpp.
+/// GroveMoE (arXiv 2508.07785): each group of experts has a small shared expert. A token also uses
+/// the shared experts of the groups of its chosen experts. The input of a shared expert is the
+/// output of the chosen experts, as in llama.cpp.
 pub fn with_shared_by_groups(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -41,7 +41,7 @@ pub fn with_shared_by_groups(
         return Err(h.bad(
             "experts_per_group",
             each,
-            &format!("it must divide {} experts", e.count),
+            &format!("must divide the {} experts", e.count),
         ));
     }
     let (count, scale) = (e.count / each, h.factor("expert_group_scale")?.unwrap_or(1.0));
@@ -63,7 +63,8 @@ pub fn with_shared_by_groups(
     Ok(b.add(l.name("ffn_grove"), own, scaled))
 }
 
-/// The sum of the dense part and of experts that read the layer's input through another norm.
+/// The sum of the dense part and of experts. The experts read the layer's input through a different
+/// norm.
 pub fn dense_and_experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -110,11 +111,11 @@ fn kind(l: &Layer<'_, '_>) -> Result<Ffn, GraphError> {
         Some("gelu" | "geglu") => Ok(Ffn::Fused(Activation::GeluTanh)),
         Some("silu" | "swish" | "swiglu") => Ok(Ffn::Fused(Activation::Silu)),
         Some("reglu") => Ok(Ffn::Fused(Activation::Relu)),
-        Some(other) => Err(h.bad(KEY, other, "kjit knows gelu, silu and reglu there")),
+        Some(other) => Err(h.bad(KEY, other, "expected gelu, silu or reglu")),
     }
 }
 
-/// The xIELU parameters of the layer. Their keys lack the architecture's name.
+/// The xIELU parameters of the layer. Their keys do not have the architecture's prefix.
 fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
     let h = l.h();
     let number = |name: &str| -> Result<f32, GraphError> {
@@ -130,12 +131,14 @@ fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
         };
         match all.get(l.index) {
             Some(v) if v.is_finite() => Ok(*v),
-            Some(v) => Err(bad(v.to_string(), "it must be a number")),
-            None => Err(bad(format!("a list of {}", all.len()), "there are more layers")),
+            Some(v) => Err(bad(v.to_string(), "expected a number")),
+            None => {
+                Err(bad(format!("a list of {}", all.len()), "there are more layers than entries"))
+            }
         }
     };
-    // The file has the learned parameters. The slopes in use are softplus of these parameters, and
-    // the negative slope is increased by beta.
+    // The file has the learned parameters. The slopes are the softplus of these parameters, and the
+    // negative slope is increased by beta.
     let (positive, negative) =
         (Activation::Softplus.of(number("alpha_p")?), Activation::Softplus.of(number("alpha_n")?));
     let beta = number("beta")?;
@@ -201,14 +204,14 @@ impl Mixture {
     fn read(l: &Layer<'_, '_>) -> Result<Mixture, GraphError> {
         let h = l.h();
         let Some(facts) = l.m.facts.experts else {
-            return Err(h.bad("expert_count", "there", "the architecture has no experts"));
+            return Err(h.bad("expert_count", "present", "this architecture has no experts"));
         };
         let (count, used) = (h.size("expert_count")?, h.need_at("expert_used_count", l.index)?);
         if used > count {
             return Err(h.bad(
                 "expert_used_count",
                 used,
-                &format!("there are only {count} experts"),
+                &format!("the model has only {count} experts"),
             ));
         }
         Ok(Mixture { facts, count, used })
@@ -220,9 +223,11 @@ impl Mixture {
             Some(1) => Ok(Gating::Softmax),
             Some(2) => Ok(Gating::Sigmoid),
             Some(3) => Ok(Gating::Chosen),
-            Some(n) => {
-                Err(l.h().bad("expert_gating_func", n, "kjit knows 1 (softmax), 2 (sigmoid) and 3"))
-            }
+            Some(n) => Err(l.h().bad(
+                "expert_gating_func",
+                n,
+                "expected 1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen scores)",
+            )),
         }
     }
 
@@ -235,13 +240,17 @@ impl Mixture {
         let (all, chosen) = (self.count, self.used);
         let bad = |why: String| Err(h.bad("expert_group_count", count, &why));
         if !all.is_multiple_of(count) {
-            return bad(format!("it must divide the {all} experts"));
+            return bad(format!("must divide the {all} experts"));
         }
         if used > count {
-            return bad(format!("expert_group_used_count is {used}, more than there are"));
+            return bad(format!(
+                "expert_group_used_count is {used}, more than the number of groups"
+            ));
         }
         if used * (all / count) < chosen {
-            return bad(format!("{used} groups hold fewer than the {chosen} chosen experts"));
+            return bad(format!(
+                "{used} groups contain fewer experts than the {chosen} chosen experts"
+            ));
         }
         Ok(Some(Groups { count, used }))
     }
@@ -374,8 +383,8 @@ fn expert_bias(
     b.opt_vector(&l.name(&format!("{name}.bias")), count * rows)
 }
 
-/// The shared experts, which every token uses, if the layer has them. Their width is in their
-/// tensors.
+/// The shared experts, if the layer has them. Every token uses them. Their width is in the shapes
+/// of their tensors.
 fn shared(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

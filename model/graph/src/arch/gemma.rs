@@ -1,4 +1,4 @@
-//! Gemma 4, and the parts that it shares with Gemma 3n: layers that share keys and values, and an
+//! Gemma 4, and the parts that it shares with Gemma 3n: layers with shared keys and values, and an
 //! embedding for each layer.
 
 use super::decoder::{finish, input};
@@ -20,8 +20,8 @@ pub const FACTS: Facts = Facts {
     local_rope: LocalRope::Base(10000.0),
     final_cap: 30.0,
     experts: Some(Experts { act: Activation::GeluTanh, ..MIXTURE }),
-    // Layers that read the keys and values of another layer may have their own tensors, which are
-    // not used.
+    // Layers that read the keys and values of another layer may have their own tensors. These
+    // tensors are not used.
     unused: &[".attn_k", ".attn_v"],
     ..LLAMA
 };
@@ -88,7 +88,7 @@ impl SharedKv {
             None => Err(m.h.bad(
                 "attention.shared_kv_layers",
                 shared,
-                "some layers must have their own",
+                "some layers must have their own keys and values",
             )),
         }
     }
@@ -109,10 +109,10 @@ pub fn attention(
         return Err(h.bad(
             "attention.head_count",
             heads,
-            "a layer needs heads for queries and for keys",
+            "a layer needs query heads and key heads",
         ));
     }
-    let turned = |b: &mut Builder<'_>, name: &str, x, heads| match l.rope() {
+    let rotated = |b: &mut Builder<'_>, name: &str, x, heads| match l.rope() {
         Some(rope) => b.rope(l.name(&format!("{name}_rope")), x, heads, rope),
         None => x,
     };
@@ -129,7 +129,7 @@ pub fn attention(
     };
     let q = project(b, "attn_q", 0, queries)?;
     let q = l.norm_of(b, "attn_q_norm", q, NormKind::Rms, dim)?;
-    let q = turned(b, "attn_q", q, heads);
+    let q = rotated(b, "attn_q", q, heads);
     let [full, local] = &mut shared.last;
     let last = if windowed { local } else { full };
     if l.index < shared.own {
@@ -142,7 +142,7 @@ pub fn attention(
             k
         };
         let k = l.norm_of(b, "attn_k_norm", k, NormKind::Rms, dim)?;
-        let k = turned(b, "attn_k", k, kv_heads);
+        let k = rotated(b, "attn_k", k, kv_heads);
         let v = b.norm(l.name("attn_v_norm"), v, NormKind::Rms, dim, (None, None), h.eps);
         let kind =
             StateKind::Kv(Kv { heads: kv_heads, key: dim, value: dim, window: l.window().0 });
@@ -151,7 +151,7 @@ pub fn attention(
         *last = Some(state);
     }
     let Some(state) = *last else {
-        let why = format!("no layer before {} of its kind has keys", l.index);
+        let why = format!("layer {} has no earlier layer of its kind with keys", l.index);
         return Err(h.bad("attention.shared_kv_layers", h.layers - shared.own, &why));
     };
     let mixed = b.attention(l.name("attn"), q, (state, heads, 1.0), |_| {});
@@ -159,8 +159,8 @@ pub fn attention(
 }
 
 /// The per-layer inputs of a token: rows of a second embedding table plus a projection of the
-/// embedding. `width` is the default if no key gives it. The result is empty if the model has no
-/// such table.
+/// embedding. `width` is the default if no key gives the width. The result is empty if the model
+/// has no such table.
 pub fn layer_inputs(
     m: &Model<'_>,
     b: &mut Builder<'_>,

@@ -20,9 +20,13 @@ pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let streams = m.h.opt_size("altup.num_inputs")?.unwrap_or(4);
     let active = m.h.number("altup.active_idx")?.unwrap_or(0);
     if active >= streams || streams < 2 {
-        return Err(m.h.bad("altup.active_idx", active, &format!("there are {streams} streams")));
+        return Err(m.h.bad(
+            "altup.active_idx",
+            active,
+            &format!("the model has only {streams} streams"),
+        ));
     }
-    let mut all = opened(&m, &mut b, x, streams, active)?;
+    let mut all = initial_streams(&m, &mut b, x, streams, active)?;
     let mut shared = SharedKv::read(&m, m.h.layers.saturating_sub(20))?;
     for i in 0..m.h.layers {
         let (l, b) = (m.layer(i, x), &mut b);
@@ -39,7 +43,7 @@ pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
             }
         }
     }
-    let x = closed(&m, &mut b, &all, active)?;
+    let x = merged_streams(&m, &mut b, &all, active)?;
     finish(&m, b, x, table)
 }
 
@@ -49,7 +53,7 @@ fn length(b: &mut Builder<'_>, name: &str, x: ValueId) -> ValueId {
     b.act(format!("{name}_length"), squares, Activation::Sqrt)
 }
 
-/// Projections for all streams but the active one, each scaled to the norm of `like`.
+/// Projections for all streams except the active stream, each scaled to the norm of `like`.
 fn projected(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -65,8 +69,8 @@ fn projected(
     Ok(b.glu(format!("{name}_like"), length, made, Activation::Identity))
 }
 
-/// The streams from the embedding. The active one is the embedding itself.
-fn opened(
+/// The streams from the embedding. The active stream is the embedding.
+fn initial_streams(
     m: &Model<'_>,
     b: &mut Builder<'_>,
     x: ValueId,
@@ -86,8 +90,8 @@ fn opened(
         .collect())
 }
 
-/// Merges the streams: the mean of the active one and the projected others.
-fn closed(
+/// Merges the streams: the mean of the active stream and the projections of the others.
+fn merged_streams(
     m: &Model<'_>,
     b: &mut Builder<'_>,
     all: &[ValueId],
@@ -96,7 +100,7 @@ fn closed(
     let width = m.h.width;
     let mut others = all.iter().enumerate().filter(|(s, _)| *s != active).map(|(_, x)| *x);
     let (Some(&x), Some(first)) = (all.get(active), others.next()) else {
-        return Err(m.h.bad("altup.num_inputs", all.len(), "there must be more than one stream"));
+        return Err(m.h.bad("altup.num_inputs", all.len(), "expected more than one stream"));
     };
     let side = others
         .enumerate()
@@ -203,7 +207,7 @@ fn layer(
 }
 
 /// A gated feed-forward part. In layers with a sparsity above zero, gates below mean + n standard
-/// deviations are set to zero.
+/// deviations become zero.
 fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (h, width) = (l.h(), l.h().width);
     let size = h.need_at("feed_forward_length", l.index)?;
@@ -216,7 +220,7 @@ fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Val
         None => 0.0,
     };
     if deviations > 0.0 && size > 1 {
-        // This deviation divides by n, but the threshold is defined with n − 1.
+        // This deviation divides by n, but the definition of the threshold uses n − 1.
         let n = size as f32;
         let units =
             b.norm(l.name("ffn_gate_units"), gate, NormKind::Layer, size, (None, None), TINY);

@@ -30,7 +30,7 @@ pub struct Hparams<'a> {
     pub vocab: usize,
 }
 
-/// The tensor of the embedding. Some files have the output matrix only.
+/// The tensor of the embedding. Some files have only the output matrix.
 pub fn table_name(gguf: &Gguf) -> &'static str {
     const OWN: &str = "token_embd.weight";
     if gguf.tensor_info(OWN).is_none() && gguf.tensor_info("output.weight").is_some() {
@@ -40,7 +40,7 @@ pub fn table_name(gguf: &Gguf) -> &'static str {
     }
 }
 
-/// The upper limit of any size. It keeps products of two sizes far from overflow.
+/// The upper limit of any size. It prevents overflow in products of two sizes.
 const LARGEST: u32 = 1 << 24;
 
 impl<'a> Hparams<'a> {
@@ -71,7 +71,7 @@ impl<'a> Hparams<'a> {
             vocab: 0,
         };
         if !(h.eps.is_finite() && h.eps >= 0.0) {
-            return Err(h.bad(key, h.eps, "it must be a small number, not negative"));
+            return Err(h.bad(key, h.eps, "expected a small number, not negative"));
         }
         h.context = h.size("context_length")?;
         let layers = h.size("block_count")?;
@@ -80,21 +80,21 @@ impl<'a> Hparams<'a> {
             return Err(h.bad(
                 "nextn_predict_layers",
                 further,
-                &format!("there are only {layers} layers"),
+                &format!("the model has only {layers} layers"),
             ));
         }
         h.layers = layers - further;
         h.width = h.size("embedding_length")?;
         h.heads = h.per_layer("attention.head_count")?.unwrap_or_else(|| vec![0; h.layers]);
-        // The defaults of the format: as many key heads as query heads, and a head size of width /
-        // heads.
+        // The defaults of the format: the same number of key heads as query heads, and a head size
+        // of width / heads.
         h.kv_heads = h.per_layer("attention.head_count_kv")?.unwrap_or_else(|| h.heads.clone());
         for (&heads, &kv_heads) in h.heads.iter().zip(&h.kv_heads) {
             if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
                 return Err(h.bad(
                     "attention.head_count_kv",
                     kv_heads,
-                    &format!("it must divide {heads} heads"),
+                    &format!("must divide the {heads} heads"),
                 ));
             }
         }
@@ -105,7 +105,7 @@ impl<'a> Hparams<'a> {
             None if h.width.is_multiple_of(heads) => h.width / heads,
             None => {
                 let why = format!(
-                    "it must divide embedding_length {} where no key_length is given",
+                    "must divide embedding_length {}, because key_length is missing",
                     h.width
                 );
                 return Err(h.bad("attention.head_count", heads, &why));
@@ -148,7 +148,7 @@ impl<'a> Hparams<'a> {
             return Ok(None);
         };
         if let Some(&v) = list.iter().find(|&&v| v > LARGEST) {
-            return Err(self.bad(name, v, &format!("no model is larger than {LARGEST} there")));
+            return Err(self.bad(name, v, &format!("kjit supports at most {LARGEST}")));
         }
         Ok(Some(list.into_iter().take(self.layers).map(|v| v as usize).collect()))
     }
@@ -163,7 +163,7 @@ impl<'a> Hparams<'a> {
         match self.size_at(name, layer)? {
             Some(n) => Ok(n),
             None if self.gguf.contains(&self.key(name)) => {
-                Err(self.bad(name, 0, "it must be above zero"))
+                Err(self.bad(name, 0, "must be above 0"))
             }
             // Returns the error of a missing key.
             None => self.size(name),
@@ -174,7 +174,7 @@ impl<'a> Hparams<'a> {
     pub fn number(&self, name: &str) -> Result<Option<usize>, GraphError> {
         match self.gguf.opt_u32(&self.key(name))? {
             Some(v) if v > LARGEST => {
-                Err(self.bad(name, v, &format!("no model is larger than {LARGEST} there")))
+                Err(self.bad(name, v, &format!("kjit supports at most {LARGEST}")))
             }
             v => Ok(v.map(|v| v as usize)),
         }
@@ -183,7 +183,7 @@ impl<'a> Hparams<'a> {
     /// A finite number, if the key exists.
     pub fn real(&self, name: &str) -> Result<Option<f32>, GraphError> {
         match self.gguf.opt_f32(&self.key(name))? {
-            Some(v) if !v.is_finite() => Err(self.bad(name, v, "it must be a number")),
+            Some(v) if !v.is_finite() => Err(self.bad(name, v, "expected a number")),
             v => Ok(v),
         }
     }
@@ -211,9 +211,9 @@ impl<'a> Hparams<'a> {
 
     fn checked(&self, name: &str, v: u32) -> Result<usize, GraphError> {
         match v {
-            0 => Err(self.bad(name, v, "it must be above zero")),
+            0 => Err(self.bad(name, v, "must be above 0")),
             1..=LARGEST => Ok(v as usize),
-            _ => Err(self.bad(name, v, &format!("no model is larger than {LARGEST} there"))),
+            _ => Err(self.bad(name, v, &format!("kjit supports at most {LARGEST}"))),
         }
     }
 
@@ -238,7 +238,7 @@ impl<'a> Hparams<'a> {
         {
             base *= alpha.powf(head as f32 / (head - 2) as f32);
         }
-        let (scaling, magnitude, sharpened) = self.stretching(facts)?;
+        let (scaling, magnitude, sharpened) = self.rope_scaling(facts)?;
         let (dims, sections) = (self.rope_dims(head)?, self.sections(facts)?);
         let pairing = if sections.is_some() { Pairing::Halves } else { pairing };
         let full = Rope { dims, pairing, base, scaling, magnitude, sections, factors, long: None };
@@ -269,7 +269,7 @@ impl<'a> Hparams<'a> {
     pub fn rope_base(&self, name: &str) -> Result<Option<f32>, GraphError> {
         match self.gguf.opt_f32(&self.key(name))? {
             Some(base) if !(base.is_finite() && base > 1.0) => {
-                Err(self.bad(name, base, "it must be above one"))
+                Err(self.bad(name, base, "must be above 1"))
             }
             base => Ok(base),
         }
@@ -287,7 +287,7 @@ impl<'a> Hparams<'a> {
     pub fn rope_dims(&self, head: usize) -> Result<usize, GraphError> {
         let dims = self.opt_size("rope.dimension_count")?.unwrap_or(head);
         if !dims.is_multiple_of(2) || dims > head {
-            let why = format!("it must be even and no more than a head's {head} elements");
+            let why = format!("must be even and at most the {head} elements of a head");
             return Err(self.bad("rope.dimension_count", dims, &why));
         }
         Ok(dims)
@@ -296,10 +296,11 @@ impl<'a> Hparams<'a> {
     /// The scaling factor of positions; 1 means no scaling.
     pub fn rope_factor(&self) -> Result<f32, GraphError> {
         let positive = |name: &str| match self.real(name)? {
-            Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
+            Some(v) if v < 0.0 => Err(self.bad(name, v, "must not be negative")),
             v => Ok(v),
         };
-        // Files older than the typed keys have `rope.scale_linear` only; 0 means no scaling.
+        // Files that are older than the typed keys have only `rope.scale_linear`; 0 means no
+        // scaling.
         let factor = match positive("rope.scaling.factor")? {
             Some(f) => Some(f),
             None => positive("rope.scale_linear")?,
@@ -309,9 +310,9 @@ impl<'a> Hparams<'a> {
 
     /// The scaling of rotations, the factor on rotated values, and the part of that factor that
     /// comes from the scaling.
-    fn stretching(&self, facts: &Facts) -> Result<(RopeScaling, f32, f32), GraphError> {
+    fn rope_scaling(&self, facts: &Facts) -> Result<(RopeScaling, f32, f32), GraphError> {
         let number = |name: &str, default: f32| match self.factor(name)? {
-            Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
+            Some(v) if v < 0.0 => Err(self.bad(name, v, "must not be negative")),
             v => Ok(v.unwrap_or(default)),
         };
         let kind = self.gguf.opt_str(&self.key("rope.scaling.type"))?.unwrap_or("linear");
@@ -323,12 +324,12 @@ impl<'a> Hparams<'a> {
                 return Err(self.bad(
                     "rope.scaling.type",
                     other,
-                    "kjit knows none, linear, yarn and longrope",
+                    "expected none, linear, yarn or longrope",
                 ));
             }
         };
         let (factor, own) = (self.rope_factor()?, number("rope.scaling.attn_factor", 1.0)?);
-        // In files of grok this number turns YaRN on.
+        // In Grok's files this number enables YaRN.
         let yarn = match self
             .real("rope.scaling.yarn_ext_factor")?
             .filter(|n| facts.yarn_keys && *n >= 0.0)
@@ -337,7 +338,7 @@ impl<'a> Hparams<'a> {
             Some(0.0) => false,
             Some(1.0) => true,
             Some(part) => {
-                return Err(self.bad("rope.scaling.yarn_ext_factor", part, "kjit knows 0 and 1"));
+                return Err(self.bad("rope.scaling.yarn_ext_factor", part, "expected 0 or 1"));
             }
         };
         if !yarn {
@@ -381,7 +382,7 @@ impl<'a> Hparams<'a> {
         let number = || Ok(self.factor("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0));
         match facts.log_multiplier {
             LogMultiplier::Unread => Ok(0.0),
-            LogMultiplier::AsItIs => number(),
+            LogMultiplier::Unscaled => number(),
             // Converters multiply it by 0.1.
             LogMultiplier::Tenths | LogMultiplier::Scores => number().map(|n: f32| n / 0.1),
         }

@@ -1,5 +1,4 @@
-//! Hybrid layers: a state, attention, or both. The list of heads in the file decides for each
-//! layer.
+//! Hybrid layers: a state, attention, or both. The file's list of heads decides for each layer.
 
 use super::layer::Layer;
 use super::{attention, mamba};

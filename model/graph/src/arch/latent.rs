@@ -7,7 +7,7 @@ use super::layer::Layer;
 use crate::op::NormKind;
 use crate::{Builder, GraphError, Kv, Pairing, Rope, RopeScaling, StateKind, ValueId};
 
-/// The epsilon of the norm of an indexer's key. No file has a key for it.
+/// The epsilon of the norm of an indexer's key. It is not in the files.
 const INDEXER_EPS: f32 = 1e-6;
 
 /// Sizes of a layer with latent attention.
@@ -38,15 +38,15 @@ impl Sizes {
             return Err(h.bad(
                 "rope.dimension_count",
                 rope,
-                &format!("it must be less than a key's {key} elements"),
+                &format!("must be less than the {key} elements of a key"),
             ));
         }
         Ok(Sizes { rank: h.size("attention.kv_lora_rank")?, rope, nope: key - rope, value })
     }
 }
 
-/// Chooses by the tensors of the layer: one projection from the latent for all heads, or
-/// projections of single heads.
+/// Uses one projection from the latent for all heads, or projections of single heads. The tensors
+/// of the layer decide.
 pub fn either(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if l.has(b, "attn_kv_b") { expanded(l, b, x) } else { absorbed(l, b, x) }
 }
@@ -63,7 +63,7 @@ pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     let k_b = b.experts(&l.weight_name("attn_k_b"), heads, s.rank, s.nope)?;
     let q = b.head_matmul(l.name("attn_q_absorbed"), q_nope, k_b);
     let q = b.concat(l.name("attn_q_all"), q, q_rope, heads, s.rope);
-    let q = super::attention::tempered(l, b, q)?;
+    let q = super::attention::with_temperature(l, b, q)?;
     let row = b.concat(l.name("attn_latent"), latent, k_rope, 1, s.rope);
     let state =
         b.state(format!("blk.{}", l.index), StateKind::Latent { rank: s.rank, rope: s.rope });
@@ -86,7 +86,7 @@ pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     let v = b.slice(l.name("attn_v"), both, heads, s.nope, s.value);
     let k = b.concat(l.name("attn_k"), k_nope, k_rope, heads, s.rope);
     let q = b.concat(l.name("attn_q_all"), q_nope, q_rope, heads, s.rope);
-    let q = super::attention::tempered(l, b, q)?;
+    let q = super::attention::with_temperature(l, b, q)?;
     let kind = StateKind::Kv(Kv { heads, key: s.nope + s.rope, value: s.value, window: None });
     let state = b.state(format!("blk.{}", l.index), kind);
     b.kv_write(k, v, state);
@@ -95,8 +95,8 @@ pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     output(l, b, x, mixed, heads * s.value)
 }
 
-/// Queries: the part without rotation, the rotated part, and the low-rank row from which they are
-/// computed, if there is one.
+/// Queries: the part without rotation, the rotated part, and the low-rank row that they are
+/// computed from, if there is one.
 fn queries(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -137,14 +137,14 @@ fn indexed(
     let rope =
         l.rope().map(|rope| Rope { pairing: Pairing::Halves, ..b.graph().rope(rope).clone() });
     let rope = rope.map(|rope| b.rope_table(rope));
-    let turned = |b: &mut Builder<'_>, name: &str, x, heads| {
+    let rotated = |b: &mut Builder<'_>, name: &str, x, heads| {
         rope.map_or(x, |r| b.rope(l.name(name), x, heads, r))
     };
     let q = l.project(b, "indexer.attn_q_b", low, heads * size, rank)?;
-    let q = turned(b, "indexer.q_rope", q, heads);
+    let q = rotated(b, "indexer.q_rope", q, heads);
     let k = l.project(b, "indexer.attn_k", x, size, width)?;
     let k = l.norm_with(b, "indexer.k_norm", k, (NormKind::Layer, INDEXER_EPS), size)?;
-    let k = turned(b, "indexer.k_rope", k, 1);
+    let k = rotated(b, "indexer.k_rope", k, 1);
     let state = b.state(l.name("indexer"), StateKind::Latent { rank: size, rope: 0 });
     b.latent_write(k, state);
     let w = l.project(b, "indexer.proj", x, heads, width)?;

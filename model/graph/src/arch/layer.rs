@@ -23,7 +23,7 @@ pub struct Model<'a> {
     /// The width of the window.
     window: Option<usize>,
     windowed: Vec<bool>,
-    turned: Vec<bool>,
+    rotated_layers: Vec<bool>,
 }
 
 /// One layer of the model.
@@ -43,15 +43,14 @@ impl<'a> Model<'a> {
         let h = Hparams::read(gguf, facts)?;
         const CAUSAL: &str = "attention.causal";
         if let Some(causal) = h.flag(CAUSAL)?.filter(|causal| *causal == facts.encoder) {
-            let why = "kjit knows this architecture the other way: tokens that see later ones, or \
-                that do not";
+            let why = "kjit does not support this attention mask for this architecture";
             return Err(h.bad(CAUSAL, causal, why));
         }
         let mut b = Builder::new(gguf, h.arch, h.context);
         let (rope, local_rope) = ropes(&mut b, &h, facts)?;
         let (window, windowed) = windows(&h, facts)?;
         let any = windowed.iter().any(|w| *w);
-        let turned = match facts.rope_on {
+        let rotated_layers = match facts.rope_on {
             RopeOn::All => vec![true; h.layers],
             RopeOn::WindowedIfAny if !any => vec![true; h.layers],
             RopeOn::Windowed | RopeOn::WindowedIfAny => windowed.clone(),
@@ -67,7 +66,7 @@ impl<'a> Model<'a> {
             RopeOn::Unless(key) => vec![h.flag(key)?.unwrap_or(true); h.layers],
             RopeOn::IfLayers(n) => vec![h.layers == n; h.layers],
         };
-        Ok((Model { facts: *facts, h, rope, local_rope, window, windowed, turned }, b))
+        Ok((Model { facts: *facts, h, rope, local_rope, window, windowed, rotated_layers }, b))
     }
 
     /// A layer that reads the given residual stream.
@@ -168,9 +167,9 @@ impl Layer<'_, '_> {
 
     /// The rotation of the layer, if it has one.
     pub fn rope(&self) -> Option<RopeId> {
-        let turned = self.m.turned.get(self.index).copied().unwrap_or(false);
+        let rotated_layers = self.m.rotated_layers.get(self.index).copied().unwrap_or(false);
         let rope = if self.is_windowed() { self.m.local_rope } else { self.m.rope };
-        rope.filter(|_| turned)
+        rope.filter(|_| rotated_layers)
     }
 
     /// The architecture's norm over the whole width. Its bias is added if the file has one.
@@ -212,7 +211,7 @@ impl Layer<'_, '_> {
         self.norm_with(b, name, x, (kind, self.h().eps), group)
     }
 
-    /// A norm of groups of elements with another epsilon.
+    /// A norm of groups of elements with a given epsilon.
     pub fn norm_with(
         &self,
         b: &mut Builder<'_>,
@@ -253,15 +252,15 @@ impl Layer<'_, '_> {
             return Ok(b.matmul(self.name(name), x, w, bias));
         }
         let scale = Some(b.vector(&scale, 1)?);
-        // The bias of a feed-forward part is scaled as well.
+        // In a feed-forward part, the scale also applies to the bias.
         let (inside, behind) = if tensor.starts_with("ffn_") { (bias, None) } else { (None, bias) };
         let out = b.matmul(self.name(name), x, w, inside);
         Ok(b.affine(self.name(&format!("{name}_scaled")), out, 1.0, (scale, behind)))
     }
 }
 
-/// A norm with the weights of a tensor, which has the length of a group or of the row. It has no
-/// weights if the file has none for the whole norm.
+/// A norm with the weights of a tensor. The tensor has the length of a group or of the row. The
+/// norm has no weights if the file has none for the whole norm.
 fn norm(
     b: &mut Builder<'_>,
     tensor: &str,
@@ -306,12 +305,12 @@ fn ropes(
     facts: &Facts,
 ) -> Result<(Option<RopeId>, Option<RopeId>), GraphError> {
     let Some(pairing) = facts.rope else { return Ok((None, None)) };
-    // GGUF files never have this key. Folders of safetensors have it, because their rows were not
+    // GGUF files never have this key. Folders of safetensors have it, because their rows are not
     // reordered.
     let pairing = match h.gguf().opt_str(&h.key("rope.pairing"))? {
         None => pairing,
         Some("halves") => Pairing::Halves,
-        Some(other) => return Err(h.bad("rope.pairing", other, "kjit knows halves")),
+        Some(other) => return Err(h.bad("rope.pairing", other, "kjit supports only 'halves'")),
     };
     let head = h.rope_head()?;
     let half = h.rope_dims(head)? / 2;
@@ -396,7 +395,7 @@ fn checked_list(h: &Hparams<'_>, key: &str, mut list: Vec<bool>) -> Result<Vec<b
         return Err(h.bad(
             key,
             format!("a list of {}", list.len()),
-            &format!("there are {} layers", h.layers),
+            &format!("expected one entry for each of the {} layers", h.layers),
         ));
     }
     list.truncate(h.layers);

@@ -13,7 +13,7 @@ pub fn mamba2(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Valu
         return Err(h.bad(
             "ssm.time_step_rank",
             heads,
-            &format!("{groups} groups of heads must share {inner}"),
+            &format!("must be divisible into {groups} groups of heads ({inner} elements)"),
         ));
     }
     let (mixed, of) = (inner + 2 * groups * n, 2 * inner + 2 * groups * n + heads);

@@ -1,8 +1,8 @@
-//! The architectures: makes a [`Graph`] from the metadata of a file.
+//! The architectures. Builds a [`Graph`] from the metadata of a file.
 //!
 //! Most architectures are a row of `table.rs` with their differences from llama. If a row cannot
-//! describe an architecture, it is a function in a file here, which builds layers from the same
-//! parts, with a line in `BUILT`.
+//! describe an architecture, it is a function in a file of this folder, which builds layers from
+//! the same parts, and a line in `BUILT`.
 
 mod attention;
 mod decoder;

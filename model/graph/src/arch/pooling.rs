@@ -15,18 +15,18 @@ pub fn pooling(gguf: &Gguf) -> Result<Option<Pooling>, GraphError> {
         Some(2) => Ok(Some(Pooling::First)),
         Some(3) => Ok(Some(Pooling::Last)),
         Some(n) => {
-            let why = "kjit knows 1 (mean), 2 (first token) and 3 (last token)".to_owned();
+            let why = "expected 1 (mean), 2 (first token) or 3 (last token)".to_owned();
             Err(GraphError::Value { key, value: n.to_string(), why })
         }
     }
 }
 
 /// The graph up to the last norm, with its rows pooled to one vector. The kind of pooling is
-/// `wanted`, or otherwise the kind in the file.
+/// `requested`, or otherwise the kind in the file.
 ///
 /// # Errors
-/// See [`super::build`]; also a decoder whose file has no pooling, if `wanted` is `None`.
-pub fn build_vector(gguf: &Gguf, wanted: Option<Pooling>) -> Result<Graph, GraphError> {
+/// See [`super::build`]; also if the file of a decoder has no pooling and `requested` is `None`.
+pub fn build_vector(gguf: &Gguf, requested: Option<Pooling>) -> Result<Graph, GraphError> {
     let mut graph = super::build(gguf)?;
     if graph.pooling.is_none() {
         let rows = before_head(&graph);
@@ -36,7 +36,7 @@ pub fn build_vector(gguf: &Gguf, wanted: Option<Pooling>) -> Result<Graph, Graph
         graph.logits = rows;
         graph.pooling = pooling(gguf)?;
     }
-    graph.pooling = wanted.or(graph.pooling);
+    graph.pooling = requested.or(graph.pooling);
     match graph.pooling {
         Some(_) => Ok(graph),
         None => Err(GraphError::NoPooling { arch: graph.arch }),

@@ -61,7 +61,7 @@ type TimeMix = fn(
 type ChannelMix = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
 fn build(gguf: &Gguf, time: TimeMix, channel: ChannelMix) -> Result<Graph, GraphError> {
-    // Files have tensors to mix values in the first layer as well, but its values are not mixed.
+    // Files also have tensors for mixing the values of the first layer. They are not used.
     let unused = &["blk.0.time_mix_v0", "blk.0.time_mix_v1", "blk.0.time_mix_v2"];
     let facts = Facts { rope: None, norm: NormKind::Layer, unused, ..LLAMA };
     let (m, mut b) = Model::open(gguf, &facts)?;
@@ -88,7 +88,9 @@ fn heads(l: &Layer<'_, '_>) -> Result<(usize, usize), GraphError> {
     let size = l.h().size("wkv.head_size")?;
     match l.h().width.is_multiple_of(size) {
         true => Ok((l.h().width / size, size)),
-        false => Err(l.h().bad("wkv.head_size", size, &format!("it must divide {}", l.h().width))),
+        false => {
+            Err(l.h().bad("wkv.head_size", size, &format!("must divide the width {}", l.h().width)))
+        }
     }
 }
 
@@ -113,7 +115,7 @@ fn head_norm(
 }
 
 /// A low-rank projection, `second(act(first x))`.
-fn low(
+fn low_rank(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     (first, second): (&str, &str),
@@ -133,7 +135,7 @@ fn low(
 }
 
 /// Adds a vector of the layer.
-fn plus(
+fn add_vector(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     x: ValueId,
@@ -144,7 +146,7 @@ fn plus(
 }
 
 /// Multiplies by a vector of the layer.
-fn times(
+fn multiply_by_vector(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     x: ValueId,
@@ -157,8 +159,8 @@ fn times(
 fn time_mix6(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (width, (count, size)) = (l.h().width, heads(l)?);
     let pair = Pair::new(l, b, "time_mix", x);
-    // The interpolation factors of the five inputs: the output of a small network for a first
-    // interpolation, plus fixed factors.
+    // The interpolation factors of the five inputs: fixed factors plus the output of a small
+    // network. The network's input is a first interpolation.
     let guess = pair.lerp(l, b, "time_mix_lerp_x", Part::all(width), "time_mix_guess")?;
     let extra = l.h().size("time_mix_extra_dim")?;
     let far = l.project(b, "time_mix_w1", guess, 5 * extra, width)?;
@@ -190,8 +192,8 @@ fn time_mix6(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
     let v = l.project(b, "time_mix_value", v, width, width)?;
     let g = l.project(b, "time_mix_gate", g, width, width)?;
     // The state decays by e^(−e^w).
-    let w = low(l, b, ("time_mix_decay_w1", "time_mix_decay_w2"), w, Activation::Tanh)?;
-    let w = plus(l, b, w, "time_mix_decay")?;
+    let w = low_rank(l, b, ("time_mix_decay_w1", "time_mix_decay_w2"), w, Activation::Tanh)?;
+    let w = add_vector(l, b, w, "time_mix_decay")?;
     let w = b.act(l.name("decay_exp"), w, Activation::Exp);
     let w = b.affine(l.name("decay_minus"), w, -1.0, (None, None));
     let w = b.act(l.name("decay"), w, Activation::Exp);
@@ -239,15 +241,15 @@ fn time_mix7(
             Part { at: 5 * width, take: width, of },
             "mix_g",
         )?;
-        Some(low(l, b, ("time_mix_g1", "time_mix_g2"), x, Activation::Sigmoid)?)
+        Some(low_rank(l, b, ("time_mix_g1", "time_mix_g2"), x, Activation::Sigmoid)?)
     } else {
         None
     };
     let r = l.project(b, "time_mix_receptance", r, width, width)?;
     let k = l.project(b, "time_mix_key", k, width, width)?;
     // The state decays by e^(−e^(−½) · sigmoid(w)).
-    let w = low(l, b, ("time_mix_w1", "time_mix_w2"), w, Activation::Tanh)?;
-    let w = plus(l, b, w, "time_mix_w0")?;
+    let w = low_rank(l, b, ("time_mix_w1", "time_mix_w2"), w, Activation::Tanh)?;
+    let w = add_vector(l, b, w, "time_mix_w0")?;
     let w = b.act(l.name("decay_sigmoid"), w, Activation::Sigmoid);
     let w = b.affine(l.name("decay_log"), w, -0.606_531, (None, None));
     let w = b.act(l.name("decay"), w, Activation::Exp);
@@ -256,21 +258,22 @@ fn time_mix7(
     match *first {
         None => *first = Some(v),
         Some(first) => {
-            let share = low(l, b, ("time_mix_v1", "time_mix_v2"), mix_v, Activation::Identity)?;
-            let share = plus(l, b, share, "time_mix_v0")?;
+            let share =
+                low_rank(l, b, ("time_mix_v1", "time_mix_v2"), mix_v, Activation::Identity)?;
+            let share = add_vector(l, b, share, "time_mix_v0")?;
             let minus = b.affine(l.name("value_minus"), v, -1.0, (None, None));
             let way = b.add(l.name("value_back"), first, minus);
             let way = b.glu(l.name("value_way"), share, way, Activation::Sigmoid);
             v = b.add(l.name("value"), v, way);
         }
     }
-    let a = low(l, b, ("time_mix_a1", "time_mix_a2"), a, Activation::Identity)?;
-    let a = plus(l, b, a, "time_mix_a0")?;
+    let a = low_rank(l, b, ("time_mix_a1", "time_mix_a2"), a, Activation::Identity)?;
+    let a = add_vector(l, b, a, "time_mix_a0")?;
     let a = b.act(l.name("rate"), a, Activation::Sigmoid);
-    let kk = times(l, b, k, "time_mix_k_k")?;
+    let kk = multiply_by_vector(l, b, k, "time_mix_k_k")?;
     let kk = b.norm(l.name("removal"), kk, NormKind::Length, size, (None, None), 1e-12);
     // k + (a − 1) · k_a · k.
-    let ka = times(l, b, k, "time_mix_k_a")?;
+    let ka = multiply_by_vector(l, b, k, "time_mix_k_a")?;
     let aka = b.glu(l.name("key_rate"), a, ka, Activation::Identity);
     let minus = b.affine(l.name("key_minus"), ka, -1.0, (None, None));
     let change = b.add(l.name("key_change"), aka, minus);
@@ -281,7 +284,7 @@ fn time_mix7(
     let y = b.linear_attention(&l.name("wkv"), inputs, count);
     let y = head_norm(l, b, y, size)?;
     // The token's own value, weighted by the product of its key and receptance.
-    let weighed = times(l, b, r, "time_mix_r_k")?;
+    let weighed = multiply_by_vector(l, b, r, "time_mix_r_k")?;
     let fit = b.dot(l.name("own_fit"), k, weighed, count);
     let own = b.glu(l.name("own"), fit, v, Activation::Identity);
     let mut y = b.add(l.name("wkv_own"), y, own);

@@ -11,7 +11,7 @@ use crate::op::{Gating, NormKind};
 
 const GELU: Ffn = Ffn::Gated(GeluTanh);
 
-/// Windows on the layers that the file lists. If it lists none, no windows.
+/// Windows on the layers that the file lists. If it lists none: no windows.
 const LISTED: Windows = Windows::IfKey(1);
 
 /// Layer norms, a feed-forward part with GELU and without a gate, NeoX rotation: GPT-NeoX and
@@ -36,7 +36,7 @@ const GEMMA3: Facts = Facts {
 
 /// Norms after the addition of the residual; no rotation, no last norm.
 const BERT: Facts = Facts {
-    norms: BEHIND,
+    norms: AFTER_SUMS,
     norm_sums: true,
     encoder: true,
     out_norm: "",
@@ -74,8 +74,8 @@ const LATENT: Facts = Facts {
     ..LLAMA
 };
 
-/// The scale of scores: 1/√(head size). In the largest model of Gemma 2 and 3, which has `layers`
-/// layers, 1/√(width / heads).
+/// The factor on scores: 1/√(head size). In the largest model of Gemma 2 and 3, which has `layers`
+/// layers: 1/√(width / heads).
 fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
     let heads = h.heads.first().copied().unwrap_or(1).max(1);
     1.0 / (if h.layers == layers { h.width / heads } else { h.head_dim } as f32).sqrt()
@@ -83,19 +83,19 @@ fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
 
 /// All rows. llama and similar models come first.
 pub const TABLE: &[Facts] = &[
-    // Touvron et al. 2023, arXiv 2302.13971. Also models with the same file layout: Llama 2 and 3,
+    // Touvron et al. 2023, arXiv 2302.13971. Models with the same file layout: Llama 2 and 3,
     // SmolLM2, Mistral, Mixtral. Folders of safetensors may list layers with a window.
     Facts { experts: Some(MIXTURE), windows: LISTED, ..LLAMA },
     Facts {
         arch: "mistral3",
         temper: QueryTemperature::Key("rope.scaling.original_context_length"),
-        log_multiplier: LogMultiplier::AsItIs,
+        log_multiplier: LogMultiplier::Unscaled,
         experts: Some(MIXTURE),
         ..LLAMA
     },
     Facts { arch: "xverse", ..LLAMA },
     Facts { arch: "internlm2", ..LLAMA },
-    // llama.cpp reads a bias of the attention output and does not add it.
+    // llama.cpp reads a bias of the attention output but does not add it.
     Facts { arch: "ernie4_5", unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "ernie4_5-moe", experts: Some(MIXTURE), unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "smollm3", rope_on: RopeOn::AllBut(4), ..LLAMA },
@@ -122,8 +122,8 @@ pub const TABLE: &[Facts] = &[
         windows: Windows::Chunks(8192, 4),
         rope_on: RopeOn::AllBut(4),
         local_rope: LocalRope::OwnBase,
-        temper: QueryTemperature::Unturned,
-        qk_norm: QkNorm::PlainTurned(128),
+        temper: QueryTemperature::LayersWithoutRope,
+        qk_norm: QkNorm::PlainAfterRope(128),
         experts: Some(Experts { share_input: true, renormalise: false, ..SIGMOID }),
         ..LLAMA
     },
@@ -170,7 +170,7 @@ pub const TABLE: &[Facts] = &[
     // Yang et al. 2024, arXiv 2407.10671: biases on queries, keys and values.
     Facts { arch: "qwen2", windows: LISTED, ..QWEN },
     Facts { arch: "qwen2moe", experts: Some(UNNORMED), ..QWEN },
-    // llama.cpp reads the bias of the output and does not add it.
+    // llama.cpp reads the bias of the output but does not add it.
     Facts { arch: "qwen2vl", sections: SectionsKey::Blocks, unused: &[OUTPUT_BIAS], ..QWEN },
     // Yang et al. 2025, arXiv 2505.09388: norms on query and key heads.
     Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, unused: CLASSIFIER, ..QWEN },
@@ -194,21 +194,21 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "bailingmoe2", qk_norm: QkNorm::Head, experts: Some(SIGMOID_UNNORMED), ..QWEN },
     Facts { arch: "openelm", qk_norm: QkNorm::Head, ..QWEN },
     Facts { arch: "apertus", qk_norm: QkNorm::Head, ffn: Ffn::Xielu, ..QWEN },
-    Facts { arch: "hunyuan-dense", qk_norm: QkNorm::HeadTurned, rope_alpha: true, ..QWEN },
-    Facts { arch: "hunyuan-moe", qk_norm: QkNorm::HeadTurned, experts: Some(MIXTURE), ..QWEN },
+    Facts { arch: "hunyuan-dense", qk_norm: QkNorm::HeadAfterRope, rope_alpha: true, ..QWEN },
+    Facts { arch: "hunyuan-moe", qk_norm: QkNorm::HeadAfterRope, experts: Some(MIXTURE), ..QWEN },
     Facts { arch: "minimax-m2", qk_norm: QkNorm::Whole, experts: Some(SIGMOID), ..QWEN },
     Facts { arch: "olmoe", qk_norm: QkNorm::Whole, experts: Some(UNNORMED), ..QWEN },
     Facts { arch: "seed_oss", norms: PRE_POST, ..QWEN },
     Facts {
         arch: "glm4moe",
         norms: PRE_POST,
-        qk_norm: QkNorm::IfThere,
+        qk_norm: QkNorm::HeadIfPresent,
         sections: SectionsKey::IfTwo,
         experts: Some(SIGMOID_UNNORMED),
         ..QWEN
     },
     Facts { arch: "exaone", ..QWEN },
-    // llama.cpp reads rotation factors and does not use them.
+    // llama.cpp reads rotation factors but does not use them.
     Facts { arch: "pangu-embedded", unused: &[ROPE_FREQS, "rope_factors_"], ..QWEN },
     Facts { arch: "bitnet", ..QWEN },
     Facts { arch: "phi3", ffn: Ffn::Fused(Silu), ..QWEN },
@@ -283,8 +283,8 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "gemma", ..GEMMA },
-    // Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786. Files store norm weights with the
-    // model's +1 already added.
+    // Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786. The norm weights in the files
+    // already include the model's +1.
     Facts {
         arch: "gemma2",
         norms: AROUND,
@@ -328,10 +328,10 @@ pub const TABLE: &[Facts] = &[
         arch: "stablelm",
         norm: NormKind::Layer,
         parallel: Parallel::IfNoNorm,
-        qk_norm: QkNorm::IfThere,
+        qk_norm: QkNorm::HeadIfPresent,
         ..QWEN
     },
-    Facts { arch: "command-r", qk_norm: QkNorm::IfThere, ..COHERE },
+    Facts { arch: "command-r", qk_norm: QkNorm::HeadIfPresent, ..COHERE },
     Facts { arch: "cohere2", windows: Windows::AllBut(4), rope_on: RopeOn::Windowed, ..COHERE },
     Facts { arch: "phi2", norms: Norms { ffn: None, ..PRE }, parallel: Parallel::SameNorm, ..NEOX },
     Facts {
@@ -363,8 +363,7 @@ pub const TABLE: &[Facts] = &[
         ffn: Ffn::Gated(Silu),
         ..GPT
     },
-    // The files may have further biases. llama.cpp adds only the biases of queries, keys and
-    // values.
+    // The files may have more biases. llama.cpp adds only the biases of queries, keys and values.
     Facts {
         arch: "refact",
         rope: None,
@@ -375,10 +374,10 @@ pub const TABLE: &[Facts] = &[
     // DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437: latent attention, experts in groups, dense
     // layers first.
     Facts { arch: "deepseek2", log_multiplier: LogMultiplier::Scores, ..LATENT },
-    // DeepSeek-AI 2025: an indexer of small heads chooses the keys that each layer reads.
+    // DeepSeek-AI 2025: an indexer with small heads chooses the keys that each layer reads.
     Facts { arch: "deepseek32", temper: QueryTemperature::None, ..LATENT },
     Facts { arch: "mistral4", ..LATENT },
-    // The file does not contain these factors; they are constants of the model.
+    // The file does not contain these factors. They are constants of the model.
     Facts {
         arch: "minicpm3",
         mix: latent::expanded,
@@ -442,7 +441,7 @@ pub const TABLE: &[Facts] = &[
     },
     Facts {
         arch: "jina-bert-v2",
-        qk_norm: QkNorm::WholeIfThere,
+        qk_norm: QkNorm::WholeIfPresent,
         alibi: Scale::Is(8.0),
         ffn: Ffn::PlainOrFused(GeluTanh),
         ..BERT

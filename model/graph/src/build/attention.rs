@@ -7,7 +7,7 @@ use crate::state::StateId;
 use crate::value::{Dtype, ValueId};
 
 impl Builder<'_> {
-    /// Appends an [`Attention`]: causal, without cap, sinks and slopes. `with` may change that.
+    /// Appends an [`Attention`]: causal, without cap, sinks and slopes. `with` may change these.
     pub fn attention(
         &mut self,
         name: impl Into<String>,

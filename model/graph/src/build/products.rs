@@ -62,8 +62,8 @@ impl Builder<'_> {
         self.push(Op::ExpertSum(ExpertSum { x, shares, out }), out)
     }
 
-    /// Appends a [`Route`] whose values are `name.experts` and `name.shares`: softmax over all,
-    /// without bias, groups and factors, one score per expert. `with` may change that.
+    /// Appends a [`Route`]: softmax over all experts, without bias, groups and factors, one score
+    /// per expert. `with` may change these. The values are `name.experts` and `name.shares`.
     pub fn route(
         &mut self,
         name: &str,

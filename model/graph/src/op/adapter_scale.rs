@@ -4,8 +4,8 @@ use super::operation::{Lookup, Operation};
 use crate::value::ValueId;
 
 /// `out = factor · x`. Each run of `each` elements belongs to one adapter of
-/// [`Graph::adapters`](crate::Graph::adapters), and has that adapter's factor in the row's
-/// sequence. Elements of an adapter with the factor 0 become 0, even if `x` is infinite.
+/// [`Graph::adapters`](crate::Graph::adapters). It is multiplied by that adapter's factor in the
+/// row's sequence. Elements of an adapter with the factor 0 become 0, even if `x` is infinite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdapterScale {
     /// The input: a run for each adapter.

@@ -35,22 +35,22 @@ pub struct Attention {
     pub soft_cap: Option<f32>,
     /// The attention mask.
     pub mask: Mask,
-    /// One extra score per head that takes part in the softmax and has no value: an attention sink
+    /// One extra score per head that is part of the softmax but has no value: an attention sink
     /// (gpt-oss, arXiv 2508.10925).
     pub sinks: Option<WeightId>,
-    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent, from which the slopes of
-    /// the heads follow.
+    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent. The slopes of the heads
+    /// are computed from it.
     pub alibi: Option<f32>,
-    /// A list of positions. Attention is limited to it, within the mask. `None`: no limit.
+    /// A list of positions. Attention reads only these positions, within the mask. `None`: no list.
     pub only: Option<ValueId>,
     /// The result, `heads · value size` wide.
     pub out: ValueId,
 }
 
 impl Attention {
-    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, where n is the largest
-    /// power of two that is at most the number of heads. Further heads get the odd terms of the
-    /// series with twice the density.
+    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`. n is the largest power
+    /// of two that is at most the number of heads. The other heads get the odd terms of the series
+    /// with twice the density.
     pub fn slopes(&self) -> Option<Vec<f32>> {
         let max = self.alibi?;
         let n = 1usize << self.heads.max(1).ilog2();

@@ -34,7 +34,7 @@ impl Operation for Conv {
         std::iter::once(self.weight).chain(self.bias).collect()
     }
 
-    fn keeps(&self) -> Option<StateId> {
+    fn changed_state(&self) -> Option<StateId> {
         Some(self.state)
     }
 

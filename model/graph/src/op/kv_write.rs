@@ -24,7 +24,7 @@ impl Operation for KvWrite {
         vec![]
     }
 
-    fn keeps(&self) -> Option<StateId> {
+    fn changed_state(&self) -> Option<StateId> {
         Some(self.state)
     }
 

@@ -52,7 +52,7 @@ impl Operation for LinearAttention {
         self.bonus.into_iter().collect()
     }
 
-    fn keeps(&self) -> Option<StateId> {
+    fn changed_state(&self) -> Option<StateId> {
         Some(self.state)
     }
 

@@ -2,9 +2,9 @@
 //! form, and its bytes per token. A new operation needs a file here, a name in the list below and a
 //! method of [`Builder`](crate::Builder) in `build`.
 //!
-//! The planner of the GPU groups operations into launches (`fuse`). An operation that no rule there
-//! knows is a separate step. An operation that no kernel computes is refused, and the error names
-//! it (`fit`).
+//! The planner of the GPU groups operations into launches (`fuse`). An operation without a rule in
+//! `fuse` is a separate step. An operation without a kernel is refused, and the error names it
+//! (`fit`).
 
 mod act;
 mod adapter_scale;
@@ -93,8 +93,8 @@ macro_rules! operations {
             }
 
             /// The state that the operation changes.
-            pub fn keeps(&self) -> Option<StateId> {
-                match self { $(Op::$Name(op) => op.keeps(),)* }
+            pub fn changed_state(&self) -> Option<StateId> {
+                match self { $(Op::$Name(op) => op.changed_state(),)* }
             }
 
             /// The states that the operation reads or changes.

@@ -17,9 +17,9 @@ pub enum NormKind {
     Length,
 }
 
-/// `out = norm(x) · weight + bias` for each group of `group` elements. A weight or bias that is as
-/// long as a group is used for all groups. One that is as long as the row has factors for each
-/// group.
+/// `out = norm(x) · weight + bias` for each group of `group` elements. If the weight or bias has
+/// the length of a group, it is used for all groups. If it has the length of the row, it has
+/// factors for each group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Norm {
     /// Input.
@@ -32,7 +32,7 @@ pub struct Norm {
     pub weight: Option<WeightId>,
     /// Bias that is added.
     pub bias: Option<WeightId>,
-    /// Keeps the division finite.
+    /// Epsilon. It keeps the division finite.
     pub eps: f32,
     /// The result, with the shape of `x`.
     pub out: ValueId,

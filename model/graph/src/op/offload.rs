@@ -10,10 +10,10 @@ use crate::weight::WeightId;
 pub struct Offload {
     /// The input rows.
     pub x: ValueId,
-    /// Further inputs. If a device has some of the experts: the chosen experts (below 0: not
-    /// computed by the CPU) and their shares.
+    /// Further inputs. If a device has some of the experts: the chosen experts (negative: the CPU
+    /// does not compute this one) and their shares.
     pub with: Vec<ValueId>,
-    /// The operations in order. Only `out` of their results is read by other operations.
+    /// The operations in order. Other operations read only `out`.
     pub ops: Vec<Op>,
     /// The result rows.
     pub out: ValueId,

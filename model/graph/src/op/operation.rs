@@ -24,7 +24,7 @@ pub trait Operation {
     /// The values that the operation writes.
     fn writes(&self) -> Vec<ValueId>;
 
-    /// The weights that the operation multiplies with in their file format.
+    /// Weights that the operation uses in their file format (quantised), for products.
     fn matrices(&self) -> Vec<WeightId> {
         vec![]
     }
@@ -34,14 +34,15 @@ pub trait Operation {
         vec![]
     }
 
-    /// The state that the operation changes. Such an operation must run for every token, in order.
-    fn keeps(&self) -> Option<StateId> {
+    /// The state that the operation changes. An operation with such a state must run for every
+    /// token, in order.
+    fn changed_state(&self) -> Option<StateId> {
         None
     }
 
     /// The states that the operation reads or changes. It runs on the device that has them.
     fn states(&self) -> Vec<StateId> {
-        self.keeps().into_iter().collect()
+        self.changed_state().into_iter().collect()
     }
 
     /// Bytes of weights read for one token.

@@ -1,5 +1,5 @@
-//! Chosen experts that are divided between a GPU with some of the experts and the CPU with all of
-//! them.
+//! Chosen experts that are divided between the GPU, which has some of the experts, and the CPU,
+//! which has all of them.
 
 use super::Op;
 use super::operation::{Lookup, Operation};
@@ -8,9 +8,8 @@ use crate::value::ValueId;
 /// Maps the chosen experts to matrices on the device: `places[slot]` is the index of the matrix.
 /// `own[slot]` is the weight of the expert, or 0 for an expert that the CPU computes.
 ///
-/// The executor provides the indices, because they change between steps. The next operations are
-/// those of the device's experts, an [`Offload`](super::Offload) for the others, and the sum of
-/// both.
+/// The executor provides the indices, because they change between steps. The next operations are:
+/// the device's experts, an [`Offload`](super::Offload) for the others, and the sum of both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
     /// The input rows of the CPU's part.

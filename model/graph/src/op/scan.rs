@@ -48,7 +48,7 @@ impl Operation for Scan {
         vec![self.a, self.d]
     }
 
-    fn keeps(&self) -> Option<StateId> {
+    fn changed_state(&self) -> Option<StateId> {
         Some(self.state)
     }
 

@@ -24,7 +24,7 @@ impl Operation for Shift {
         vec![self.out]
     }
 
-    fn keeps(&self) -> Option<StateId> {
+    fn changed_state(&self) -> Option<StateId> {
         Some(self.state)
     }
 

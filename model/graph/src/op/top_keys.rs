@@ -5,8 +5,8 @@ use crate::state::StateId;
 use crate::value::ValueId;
 
 /// The `top` positions with the largest `Σ_h w[h] · max(q[h] · k, 0)` (DeepSeek-V3.2-Exp 2025, the
-/// "lightning indexer"). Positions after the token's own are excluded. Among equals, the earlier
-/// position comes first. If there are fewer than `top`, the rest is −1.
+/// "lightning indexer"). Positions after the token's own position are excluded. Among equal values,
+/// the earlier position comes first. If there are fewer than `top` positions, the rest is −1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopKeys {
     /// A query per head.
