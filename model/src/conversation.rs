@@ -5,7 +5,7 @@ use crate::session::{SequenceId, Session, SessionError};
 
 pub use crate::chat::history::forget_oldest;
 
-/// The tokens in a sequence. With them the next prompt is fed from the first difference.
+/// The tokens in a sequence. The next prompt is fed from its first difference to these tokens.
 #[derive(Debug, Default, Clone)]
 pub struct CachedTokens {
     tokens: Vec<u32>,
@@ -13,8 +13,8 @@ pub struct CachedTokens {
 
 impl CachedTokens {
     /// Truncates the sequence to its common prefix with `prompt`, or further if the state of a
-    /// layer cannot go back that far. Returns the rest of the prompt, which the caller feeds. The
-    /// rest is at least one token, so that there are logits.
+    /// layer cannot be rewound that far. Returns the rest of the prompt, which the caller feeds.
+    /// The rest has at least one token, so that there are logits.
     ///
     /// # Errors
     /// See [`Session::truncate`].

@@ -1,5 +1,5 @@
 //! Generates text from a prompt. Feeds the sequence, decodes until a stop condition, and returns
-//! text as soon as it cannot be the start of a stop string.
+//! text when it cannot be the start of a stop string.
 
 use crate::NonExhaustive;
 use crate::prompt_lookup::{self, Drafts};
@@ -43,9 +43,9 @@ pub struct Answer {
     pub drafts: Drafts,
 }
 
-/// Generates an answer with the sampler of the sequence. `on_text` gets each piece of text as soon
-/// as it cannot be the start of a stop string; `Break` interrupts. `interrupted` is called at every
-/// token and between the pieces of a long prompt.
+/// Generates an answer with the sampler of the sequence. `on_text` gets each piece of text when it
+/// cannot be the start of a stop string; `Break` interrupts. `interrupted` is called at every token
+/// and between the pieces of a long prompt.
 ///
 /// # Errors
 /// An error of the session. `on_text` has received the text that was generated before.

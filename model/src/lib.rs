@@ -1,6 +1,6 @@
 //! Runs models from GGUF files. It reads the file with its tokenizer and chat template, builds the
-//! graph of the model's operations, and runs the graph in sessions on GPUs or on the CPU. The
-//! results of the CPU are also the reference for GPUs.
+//! graph of the model's operations, and runs the graph in sessions on GPUs or on the CPU. The CPU's
+//! results are the reference for GPUs.
 //!
 //! ```
 //! use kjit_model::{Message, Model, OpenOptions, SampleOptions};

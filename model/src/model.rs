@@ -45,8 +45,8 @@ pub enum OpenError {
     },
     /// The vocabulary and the logits differ in size, so a token would have no text or no score.
     #[error(
-        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: they do \
-         not belong together; convert the model again with its own tokenizer"
+        "{path}: the vocabulary has {tokens} tokens, but the model has {scored} logits: convert \
+         the model again with its own tokenizer"
     )]
     Vocabulary {
         /// The file.
@@ -56,8 +56,7 @@ pub enum OpenError {
         /// The number of logits.
         scored: usize,
     },
-    /// [`DeviceChoice::Auto`] found a GPU that cannot be used. In this case the CPU is not used
-    /// instead.
+    /// [`DeviceChoice::Auto`] found a GPU that cannot be used. The CPU is not used instead.
     #[error("{label} cannot be used (--device cpu would run on the CPU): {source}")]
     Found {
         /// The device.
@@ -80,12 +79,12 @@ pub enum OpenError {
     #[error(transparent)]
     Adapter(#[from] AdapterError),
     /// Too many adapters.
-    #[error("{0} LoRA adapters were given, at most {MOST_ADAPTERS} are possible")]
+    #[error("{0} LoRA adapters are too many: at most {MOST_ADAPTERS} are supported")]
     Adapters(usize),
     /// An option that cannot be combined with adapters.
-    #[error("{0} cannot be combined with a LoRA adapter: leave one of them out")]
+    #[error("{0} cannot be combined with a LoRA adapter: remove one of them")]
     WithAdapter(&'static str),
-    /// The CPU session failed: the system refused memory.
+    /// The CPU session failed: there is not enough memory.
     #[error(transparent)]
     Cpu(SessionError),
 }
@@ -104,18 +103,18 @@ pub struct Model {
     took: Duration,
 }
 
-/// How long [`Model::finish`] waits for background compiles, so that the next start finds their
-/// kernels. This is longer than the slowest kernel took.
+/// Maximum time that [`Model::finish`] waits for background compiles, so that the next start finds
+/// their kernels. The slowest kernel took less.
 const LAST_COMPILES: Duration = Duration::from_secs(5);
 
 impl Model {
-    /// Opens a model file. Compiled kernels are kept in the cache of [`Config::new`]. A program
+    /// Opens a model file. Compiled kernels are stored in the cache of [`Config::new`]. A program
     /// that opens models on GPUs must call [`kjit_engine::child_main`] first, or have `kjit-cc` in
     /// its folder.
     ///
     /// # Errors
     /// The file or the device has an error. [`DeviceChoice::Auto`] chooses the CPU if there is no
-    /// GPU, and [`DeviceTaken::why`] says so. It is an error if a GPU exists but cannot be used.
+    /// GPU; [`DeviceTaken::why`] has the reason. A GPU that exists but cannot be used is an error.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, OpenError> {
         Model::open_with(path, options, Config::new())
     }
@@ -239,7 +238,7 @@ fn read(path: &Path, options: &OpenOptions) -> Result<(Arc<Gguf>, Graph, Tokeniz
     Ok((Arc::new(gguf), graph, tokenizer))
 }
 
-/// Adds the adapters of the options to a graph and its file, which [`Model::open`] does as well.
+/// Adds the adapters of the options to a graph and its file, like [`Model::open`].
 ///
 /// # Errors
 /// An adapter cannot be read, or does not fit the model or the other options.
@@ -279,10 +278,11 @@ pub fn with_adapters(
     Ok(adapt(graph, gguf, &adapters)?)
 }
 
-/// Number of times that opening is tried again after a kernel faulted and the device was lost.
+/// Maximum number of further attempts to open a model after a kernel faulted and the device was
+/// lost.
 const FAULTS: usize = 4;
 
-/// Opens a session on a GPU. The flag says whether opening failed because the device was lost.
+/// Opens a session on a GPU. The flag is true if opening failed because the device was lost.
 fn on_gpu(
     engine: &Engine,
     label: &str,
@@ -333,7 +333,7 @@ fn on_device(
     let Some(label) = label else {
         let ffn = options.host_ffn.unwrap_or(0) > 0;
         if options.host_experts > 0 || ffn {
-            let why = why.unwrap_or_else(|| "--device names none".to_owned());
+            let why = why.unwrap_or_else(|| "--device names no GPU".to_owned());
             let refused = if ffn { PlacementError::Ffn } else { PlacementError::Experts };
             return Err(refused(why).into());
         }
@@ -367,7 +367,7 @@ fn on_device(
         ));
     };
     let (mut opened, mut lost) = on_gpu(&engine, &label, gguf, &graph, options);
-    // The verdict on the kernel that faulted is kept, so the next attempt avoids it.
+    // The verdict about the faulty kernel is stored, so the next attempt avoids that kernel.
     for _ in 0..FAULTS {
         if lost {
             (opened, lost) = on_gpu(&engine, &label, gguf, &graph, options);
@@ -389,7 +389,8 @@ fn on_device(
     {
         let id = gpu.device().target.as_ref().map_or("", Target::id);
         remarks.push(format!(
-            "kjit has no row for {id}: compiled with what holds for all of {row}'s family"
+            "kjit has no entry for {id}: its kernels are compiled with the common properties of \
+             {row}'s family"
         ));
     }
     remarks.extend(session.gpu().iter().flat_map(|gpu| gpu.remarks().iter().cloned()));
@@ -481,7 +482,7 @@ fn on_stages(
         first += if together { 0 } else { n };
         taken = Some((label, kind, name, arch, threads));
     }
-    let none = || OpenError::Cpu(SessionError::Device("there is no device".to_owned()));
+    let none = || OpenError::Cpu(SessionError::Device("no device was found".to_owned()));
     let (label, kind, name, arch, threads) = taken.ok_or_else(none)?;
     // One stage needs no list: the other fields describe it.
     if stages.len() < 2 {

@@ -23,8 +23,8 @@ pub enum PerplexityError {
     Session(#[from] SessionError),
     /// The text is shorter than one window.
     #[error(
-        "the text has {tokens} tokens, fewer than one window of {window}: give a longer text, or \
-         a smaller -c"
+        "the text has {tokens} tokens, fewer than one window of {window}: use a longer text or a \
+         smaller -c"
     )]
     TooShort {
         /// Tokens of the text.
@@ -33,14 +33,14 @@ pub enum PerplexityError {
         window: usize,
     },
     /// The window is too small to score a prediction.
-    #[error("a window of {0} tokens has no prediction to score: give -c 3 or more")]
+    #[error("a window of {0} tokens is too small to score a prediction: use -c 3 or more")]
     Window(usize),
 }
 
-/// Tokenises `text` once and cuts it into windows; an incomplete last window is dropped. Each
-/// window starts an empty sequence and begins with BOS if the vocabulary adds it. The predictions
-/// of its second half are scored. After each window `progress` is called with the number of
-/// finished windows, the total number, and the perplexity so far.
+/// Tokenises `text` once and cuts it into windows. An incomplete last window is dropped. Each
+/// window starts an empty sequence, with BOS if the vocabulary adds it. The predictions of its
+/// second half are scored. After each window `progress` is called with the number of finished
+/// windows, the total number, and the perplexity so far.
 ///
 /// # Errors
 /// The text is shorter than a window, or the session returns an error.

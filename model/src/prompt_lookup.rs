@@ -1,15 +1,14 @@
 //! Drafts of the next tokens from repetitions in the text (prompt lookup decoding, Saxena 2023;
 //! Yang et al. 2023, arXiv 2304.04487). If the last few tokens occurred before, the tokens that
 //! followed them are the draft. Drafted tokens are verified in one step with the current token.
-//! Only tokens that the sampler would have chosen are kept, so the text is the same up to
-//! near-ties.
+//! Only tokens that the sampler chooses too are accepted, so the text is the same up to near-ties.
 
 use crate::exec::FIRST_IMAGE_ID;
 use crate::session::{DecodeControl, SequenceId, Session, SessionError, StepOutput, Want, Work};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lengths of a match in tokens, in the order in which they are tried. Longer matches are right
+/// Lengths of a match in tokens, in the order of the search. Drafts of longer matches are accepted
 /// more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
 /// Maximum number of drafted tokens of a step.
@@ -20,9 +19,9 @@ pub const MOST: usize = crate::exec::DRAFTS;
 pub struct Lookup {
     /// Key: the tokens of an n-gram, padded with zeros, and its length. Value: the position after
     /// its last occurrence.
-    places: HashMap<([u32; 4], u8), u32>,
-    /// Number of indexed tokens: n-grams that end here or earlier are in `places`.
-    entered: usize,
+    positions: HashMap<([u32; 4], u8), u32>,
+    /// Number of indexed tokens: n-grams that end here or earlier are in `positions`.
+    indexed: usize,
 }
 
 /// The index key of an n-gram.
@@ -33,23 +32,24 @@ fn key(piece: &[u32]) -> ([u32; 4], u8) {
 }
 
 impl Lookup {
-    /// Drafts up to `most` tokens to follow `tokens`; usually none. `tokens` is the whole text: the
-    /// text of the previous call with tokens appended.
+    /// Drafts up to `most` tokens that may follow `tokens`; usually none. `tokens` is the whole
+    /// text: the text of the previous call with tokens appended.
     pub fn draft(&mut self, tokens: &[u32], most: usize) -> Vec<u32> {
-        // N-grams that end with the last token are only looked up: nothing follows them yet.
-        for end in self.entered + 1..tokens.len() {
+        // N-grams that end with the last token are not indexed yet, because no token follows them.
+        for end in self.indexed + 1..tokens.len() {
             for n in LENGTHS {
                 if let Some(piece) = end.checked_sub(n).and_then(|start| tokens.get(start..end)) {
-                    self.places.insert(key(piece), end as u32);
+                    self.positions.insert(key(piece), end as u32);
                 }
             }
-            self.entered = end;
+            self.indexed = end;
         }
         let last = |n: &usize| tokens.len().checked_sub(*n).and_then(|start| tokens.get(start..));
-        let found = LENGTHS.iter().filter_map(last).find_map(|piece| self.places.get(&key(piece)));
+        let found =
+            LENGTHS.iter().filter_map(last).find_map(|piece| self.positions.get(&key(piece)));
         let mut draft = vec![];
         if let Some(&at) = found {
-            // If the match is so close that the text ends first, the draft repeats itself.
+            // If the match is near the end of the text, the draft repeats its own tokens.
             for from in at as usize..at as usize + most.min(MOST) {
                 let beyond = from.checked_sub(tokens.len()).and_then(|i| draft.get(i));
                 let next = tokens.get(from).or(beyond).copied();
@@ -75,30 +75,31 @@ pub struct DraftPolicy {
     /// Steps since the last trial.
     since: u32,
     /// Steps to wait before the next trial, in addition to [`AGAIN`]. After a trial that was
-    /// slower, it becomes twice itself plus [`AGAIN`].
+    /// slower, it is doubled and increased by [`AGAIN`].
     patience: u32,
-    /// [`DraftPolicy::would`] was called: acceptance is also counted for drafts that were not run.
+    /// Whether [`DraftPolicy::would`] was called: acceptance is also counted for drafts that were
+    /// not run.
     counted: bool,
-    /// Drafted steps of the current trial; `None` outside one. The first step of a trial has
+    /// Drafted steps of the current trial; `None` outside a trial. The first step of a trial has
     /// one-off costs (the device stops running ahead, graphs are recorded), so a few accepted
     /// drafts are judged together.
     trying: Option<u32>,
 }
 
-/// Plain steps that are measured before the first drafted one.
+/// Number of plain steps that are measured before the first drafted step.
 const WATCHED: u32 = 3;
-/// Number of steps until the other mode is tried again: texts change, and so does the number of
-/// sequences in a step.
+/// Number of steps until the other mode is tried again: the text and the number of sequences in a
+/// step change.
 const AGAIN: u32 = 48;
 /// Drafted steps of a trial while drafts are accepted.
 const TRY: u32 = 4;
 /// Maximum of [`DraftPolicy::patience`].
 const PATIENCE: u32 = 15 * AGAIN;
-/// Accepted tokens per draft that justify a trial, counted without running the drafts.
+/// Accepted tokens per draft that are needed for a trial, counted without running the drafts.
 const WORTH: f64 = 1.0;
 
 impl DraftPolicy {
-    /// Whether the next step may have drafts; it has `sequences` sequences.
+    /// Whether the next step, with `sequences` sequences, may have drafts.
     pub fn go(&self, sequences: usize) -> bool {
         let worth = !self.counted || self.gained >= WORTH;
         if self.trying.is_some() {
@@ -121,7 +122,7 @@ impl DraftPolicy {
 
     /// Counts a draft that was not run: `right` of its tokens were chosen anyway.
     pub fn would(&mut self, right: usize) {
-        // The first count weighs 1/8: a trial starts only if most of a full draft is right, not
+        // The first count weighs 1/8. A trial starts only if most of a full draft is right, not
         // after one draft that is right by chance.
         let share = if std::mem::replace(&mut self.counted, true) { 8.0 } else { 4.0 };
         self.gained += (right as f64 - self.gained) / share;
@@ -169,9 +170,9 @@ pub struct Drafts {
     pub accepted: usize,
 }
 
-/// Like [`Session::decode`] of one sequence, with drafts when they are faster. `text` is the known
+/// Like [`Session::decode`] of one sequence, with drafts if they are faster. `text` is the known
 /// text; its last `start` tokens are fed first. A model with a recurrent state is decoded without
-/// drafts: recomputing after a rejection costs it more than accepted drafts save.
+/// drafts: recomputing after a rejection takes longer than accepted drafts save.
 ///
 /// # Errors
 /// See [`Session::decode`].
@@ -186,8 +187,8 @@ pub fn decode(
         (Lookup::default(), DraftPolicy::default(), Drafts::default());
     let (context, recurrent) = (session.context(), session.graph().is_recurrent());
     let mut tokens = text.get(text.len().saturating_sub(start)..).unwrap_or_default().to_vec();
-    // A GPU that chooses tokens runs ahead of the host. It stops for a draft only if drafts that
-    // were counted without running were right.
+    // A GPU that chooses tokens runs ahead of the host. It stops for a draft only if counted drafts
+    // were accepted.
     let runs_ahead = session.runs_ahead();
     let mut after_drafts = false;
     loop {
@@ -227,7 +228,7 @@ pub fn decode(
                 text.push(id);
                 (ended, right) = (sink(id) != DecodeControl::Go, i);
                 if ended {
-                    // Tokens after the end are dropped, and the sampler returns to its state at
+                    // Tokens after the end are dropped, and the sampler is reset to its state at
                     // that token.
                     session.truncate(sequence, len + fed + i)?;
                     session
@@ -277,8 +278,8 @@ impl DeviceRun {
         let took = now - std::mem::replace(&mut self.last, now);
         self.came += 1;
         match self.came {
-            // The first token after drafts waits until the device runs ahead again. This is a cost
-            // of drafting.
+            // The first token after drafts waits until the device runs ahead again. This cost
+            // belongs to drafting.
             1 if self.after_drafts => pays.saw(took, Some(0)),
             1 | 2 => {}
             _ => pays.saw(took, None),
@@ -305,7 +306,7 @@ mod tests {
     fn draft_follows_last_match_of_longest_ngram() {
         let mut lookup = Lookup::default();
         let text = [1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 8, 3, 4];
-        assert_eq!(lookup.draft(&text, 3), [6, 7, 8], "the last place of 3 4");
+        assert_eq!(lookup.draft(&text, 3), [6, 7, 8], "the last occurrence of 3 4");
         let mut longer = text.to_vec();
         longer.truncate(12);
         longer.extend([1, 2, 3, 4]);
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(
             Lookup::default().draft(&[1, 5, 6, 5, 6, 5, 6], 5),
             [5, 6, 5, 6, 5],
-            "what goes round goes on"
+            "a repeated text continues"
         );
         // Token-by-token indexing gives the same drafts as indexing in one call, within the limits.
         let text: Vec<u32> = (0..400u32).map(|i| i * i * 7 % 11).collect();
@@ -386,7 +387,7 @@ mod tests {
         let (with, took) = ahead(0);
         assert!(
             with == 0 && took == plain,
-            "{with} steps in {took:?}: what gives nothing is not tried"
+            "{with} steps in {took:?}: drafts without accepted tokens are not tried"
         );
         let (with, took) = ahead(6);
         assert!(with > 200 && took < plain / 3, "{with} steps in {took:?}");

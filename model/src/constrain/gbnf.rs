@@ -1,16 +1,16 @@
 //! Translates GBNF, the grammars of llama.cpp
 //! (<https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>), to llguidance's
-//! dialect of Lark. Rules become rules, and character classes become regular expressions. So both
+//! dialect of Lark. Rules become rules, and character classes become regular expressions. Both
 //! grammars accept the same texts.
 
 use std::fmt::Write;
 
 /// Maximum nesting of parentheses.
-const DEEPEST: usize = 128;
+const MAX_DEPTH: usize = 128;
 /// Maximum number of repetitions in `{m,n}`. llama.cpp has the same limit.
-const MOST_TIMES: u32 = 2000;
-/// Maximum sum of all such numbers in a grammar. 800 times `{0,2000}` took 15 s for a token.
-const MOST_TIMES_IN_ALL: u32 = 100_000;
+const MAX_REPETITIONS: u32 = 2000;
+/// Maximum sum of all such numbers in a grammar. With 800 times `{0,2000}`, one token took 15 s.
+const MAX_TOTAL_REPETITIONS: u32 = 100_000;
 
 /// Translates the grammar to Lark. Its first rule is `root`.
 ///
@@ -21,15 +21,15 @@ pub fn lark_of_gbnf(grammar: &str) -> Result<String, String> {
     let mut rules = String::new();
     reader.space(true);
     while reader.rest().chars().next().is_some() {
-        let name = reader.name().ok_or_else(|| reader.wrong("a rule's name is expected"))?;
+        let name = reader.name().ok_or_else(|| reader.wrong("expected the name of a rule"))?;
         reader.space(false);
         if !reader.takes("::=") {
-            return Err(reader.wrong("::= is expected after a rule's name"));
+            return Err(reader.wrong("expected '::=' after the name of the rule"));
         }
         reader.space(true);
         let body = reader.alternatives(0)?;
         if !matches!(reader.rest().chars().next(), None | Some('\n' | '\r')) {
-            return Err(reader.wrong("the end of the rule is expected"));
+            return Err(reader.wrong("expected the end of the rule"));
         }
         if reader.defined.contains(&name) {
             return Err(reader.wrong(&format!("the rule '{name}' occurs twice")));
@@ -39,16 +39,16 @@ pub fn lark_of_gbnf(grammar: &str) -> Result<String, String> {
         reader.space(true);
     }
     if !reader.defined.iter().any(|name| name == "root") {
-        return Err("there is no rule 'root', with which a text begins".to_owned());
+        return Err("the rule 'root' is missing: a text starts with it".to_owned());
     }
     match reader.used.iter().find(|name| !reader.defined.contains(name)) {
-        Some(name) => Err(format!("the rule '{name}' is used and not defined")),
+        Some(name) => Err(format!("the rule '{name}' is used but not defined")),
         None => Ok(format!("start: {}\n{rules}", rule("root"))),
     }
 }
 
 /// The name of a rule in Lark: lower-case letters, digits and `_`. `-` and capitals are replaced by
-/// letters in a way that keeps different names different.
+/// letters. Different names stay different.
 fn rule(name: &str) -> String {
     name.chars().fold("r_".to_owned(), |mut all, c| {
         match c {
@@ -116,8 +116,8 @@ impl<'a> Reader<'a> {
 
     /// Alternatives up to the end of the rule or a parenthesis.
     fn alternatives(&mut self, deep: usize) -> Result<String, String> {
-        if deep > DEEPEST {
-            return Err(self.wrong(&format!("more than {DEEPEST} parentheses in each other")));
+        if deep > MAX_DEPTH {
+            return Err(self.wrong(&format!("parentheses are nested more than {MAX_DEPTH} deep")));
         }
         let mut all = vec![self.sequence(deep)?];
         while self.takes("|") {
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
                     self.at += 1;
                     self.space(true);
                     let inner = self.alternatives(deep + 1)?;
-                    // Line ends are blanks within parentheses.
+                    // Line ends are white space inside parentheses.
                     self.space(true);
                     if !self.takes(")") {
                         return Err(self.wrong("a parenthesis is not closed"));
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
                     rule(&name)
                 }
                 Some('<') => {
-                    return Err(self.wrong("tokens as such (<…>) are not supported: give texts"));
+                    return Err(self.wrong("token references (<…>) are not supported: use strings"));
                 }
                 _ => break,
             };
@@ -186,19 +186,22 @@ impl<'a> Reader<'a> {
         let most = if self.takes(",") { self.number() } else { least };
         let open = self.text.get(..self.at).is_some_and(|text| text.ends_with(','));
         if !self.takes("}") {
-            return Err(self.wrong("{m}, {m,} or {m,n} is expected"));
+            return Err(self.wrong("expected {m}, {m,} or {m,n}"));
         }
         self.times = self.times.saturating_add(most.or(least).unwrap_or(0));
-        if self.times > MOST_TIMES_IN_ALL {
+        if self.times > MAX_TOTAL_REPETITIONS {
             return Err(self.wrong(&format!(
-                "more than {MOST_TIMES_IN_ALL} repetitions in all: give smaller numbers, or * or +"
+                "more than {MAX_TOTAL_REPETITIONS} repetitions in total: use smaller numbers, or * \
+                 or +"
             )));
         }
         match (least, most) {
-            (Some(m), None) if open && m <= MOST_TIMES => Ok(format!("{{{m},}}")),
-            (Some(m), Some(n)) if m <= n && n <= MOST_TIMES => Ok(format!("{{{m},{n}}}")),
-            (None, Some(n)) if n <= MOST_TIMES => Ok(format!("{{0,{n}}}")),
-            _ => Err(self.wrong(&format!("give repetitions up to {MOST_TIMES}, the least first"))),
+            (Some(m), None) if open && m <= MAX_REPETITIONS => Ok(format!("{{{m},}}")),
+            (Some(m), Some(n)) if m <= n && n <= MAX_REPETITIONS => Ok(format!("{{{m},{n}}}")),
+            (None, Some(n)) if n <= MAX_REPETITIONS => Ok(format!("{{0,{n}}}")),
+            _ => Err(self.wrong(&format!(
+                "repetitions must be at most {MAX_REPETITIONS}, with the minimum first"
+            ))),
         }
     }
 
@@ -212,7 +215,7 @@ impl<'a> Reader<'a> {
 
     /// A character, and whether it was escaped.
     fn character(&mut self) -> Result<(char, bool), String> {
-        let ended = |me: &Self| me.wrong("the text is not closed");
+        let ended = |me: &Self| me.wrong("the string is not closed");
         let mut chars = self.rest().chars();
         let first = chars.next().ok_or_else(|| ended(self))?;
         if matches!(first, '\n' | '\r') {
@@ -240,8 +243,8 @@ impl<'a> Reader<'a> {
             }
             _ => None,
         };
-        let c = c.ok_or_else(|| self.wrong("no such escape"))?;
-        // All letters that follow a backslash are of one byte.
+        let c = c.ok_or_else(|| self.wrong("unknown escape sequence"))?;
+        // Every letter after a backslash has one byte.
         self.at += 2 + digits;
         Ok((c, true))
     }
@@ -252,7 +255,7 @@ impl<'a> Reader<'a> {
         while !self.takes("\"") {
             text.push(self.character()?.0);
         }
-        // The text as JSON, which Lark can read. The library does not accept an unescaped DEL.
+        // The string as JSON, which Lark can read. The library does not accept an unescaped DEL.
         let text = serde_json::Value::from(text).to_string();
         Ok(text.replace('\u{7f}', "\\u007f"))
     }
@@ -301,22 +304,22 @@ mod tests {
     #[test]
     fn gbnf_errors_are_named_with_position() {
         for (gbnf, why) in [
-            ("", "there is no rule 'root', with which a text begins"),
-            ("root ::= a", "the rule 'a' is used and not defined"),
-            ("root = \"x\"", "line 1, column 6: ::= is expected after a rule's name"),
-            ("root ::= \"x", "line 1, column 12: the text is not closed"),
+            ("", "the rule 'root' is missing: a text starts with it"),
+            ("root ::= a", "the rule 'a' is used but not defined"),
+            ("root = \"x\"", "line 1, column 6: expected '::=' after the name of the rule"),
+            ("root ::= \"x", "line 1, column 12: the string is not closed"),
             ("root ::= (\"x\"", "line 1, column 14: a parenthesis is not closed"),
-            ("root ::= \"x\" )", "line 1, column 14: the end of the rule is expected"),
+            ("root ::= \"x\" )", "line 1, column 14: expected the end of the rule"),
             ("root ::= [z-a]", "line 1, column 14: the range ends before it begins"),
-            ("root ::= \"a\\q\"", "line 1, column 12: no such escape"),
+            ("root ::= \"a\\q\"", "line 1, column 12: unknown escape sequence"),
             ("root ::= \"a\"\nroot ::= \"b\"", "line 2, column 13: the rule 'root' occurs twice"),
             (
                 "root ::= \"a\"{3,2}",
-                "line 1, column 18: give repetitions up to 2000, the least first",
+                "line 1, column 18: repetitions must be at most 2000, with the minimum first",
             ),
             (
                 "root ::= <[5]>",
-                "line 1, column 10: tokens as such (<…>) are not supported: give texts",
+                "line 1, column 10: token references (<…>) are not supported: use strings",
             ),
         ] {
             assert_eq!(lark_of_gbnf(gbnf).unwrap_err(), why, "{gbnf}");
@@ -324,7 +327,8 @@ mod tests {
         let many = format!("root ::= {}", "([ab]? \"c\"){0,2000} ".repeat(51));
         assert_eq!(
             lark_of_gbnf(&many).unwrap_err(),
-            "line 1, column 1029: more than 100000 repetitions in all: give smaller numbers, or * or +"
+            "line 1, column 1029: more than 100000 repetitions in total: use smaller numbers, or * \
+             or +"
         );
         let deep = format!("root ::= {}\"x\"{}", "(".repeat(100_000), ")".repeat(100_000));
         assert!(lark_of_gbnf(&deep).unwrap_err().contains("parentheses"));

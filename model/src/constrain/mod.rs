@@ -1,8 +1,8 @@
-//! Constrained answers. The crate `llguidance` turns a JSON schema, a regular expression or a
-//! grammar into a [`Constraint`]. For every token it computes the set of allowed next tokens.
+//! Constrained answers. The crate `llguidance` converts a JSON schema, a regular expression or a
+//! grammar to a [`Constraint`]. For every token it computes the set of allowed next tokens.
 //!
-//! [`Grammars`] is made once per vocabulary and takes some tenths of a second. A constraint is made
-//! per request in a few milliseconds. A mask takes tens of µs per token.
+//! [`Grammars`] is created once per vocabulary, which takes some tenths of a second. A constraint
+//! is created per request in a few milliseconds. A mask takes tens of µs per token.
 
 mod gbnf;
 mod reply;
@@ -27,14 +27,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Maximum bytes of a grammar, or of all schemas of an answer together.
-const MOST_BYTES: usize = 512 << 10;
-/// Stack size for making a constraint, plus a part per byte of the grammar. A chain of rules such
-/// as `aaa:aab` takes 2 to 4 KiB of stack per rule in a release build: 1,000 of them overflowed the
-/// default 2 MiB. Stack that is not used takes no memory.
+const MAX_BYTES: usize = 512 << 10;
+/// Stack size for creating a constraint, plus a part per byte of the grammar. A chain of rules such
+/// as `aaa:aab` needs 2 to 4 KiB of stack per rule in a release build: 1,000 rules overflowed the
+/// default 2 MiB. Unused stack takes no memory.
 const STACK: usize = 8 << 20;
-const STACK_A_BYTE: usize = 2 << 10;
+const STACK_PER_BYTE: usize = 2 << 10;
 
-/// The reasons why a constraint cannot be made.
+/// The reasons why a constraint cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrammarError {
@@ -42,7 +42,7 @@ pub enum GrammarError {
     #[error("answers cannot be constrained with this vocabulary: {}", elide(.0, 400))]
     Vocabulary(String),
     /// The schema, expression or grammar is invalid or unsupported.
-    #[error("the {what} cannot be kept: {}", elide(why, 400))]
+    #[error("the {what} cannot be enforced: {}", elide(why, 400))]
     Grammar {
         /// The kind of input.
         what: &'static str,
@@ -51,13 +51,13 @@ pub enum GrammarError {
     },
 }
 
-/// Maximum number of entries in one row of the library's parser. An object of 2,000 optional
+/// Maximum number of entries in one row of the library's parser. An object with 2,000 optional
 /// properties has 8,000 entries.
-const MOST_IN_ROW: usize = 10_000;
+const MAX_ROW_ENTRIES: usize = 10_000;
 /// Maximum number of entries in all rows that are tried for one token.
-const MOST_IN_STEP: usize = 250_000;
+const MAX_STEP_ENTRIES: usize = 250_000;
 
-/// Makes constraints for one vocabulary.
+/// Creates constraints for one vocabulary.
 pub struct Grammars {
     factory: ParserFactory,
     n_vocab: usize,
@@ -83,7 +83,7 @@ impl TokenizerEnv for Vocabulary {
 }
 
 impl Grammars {
-    /// Makes constraints for a vocabulary and a model with `n_vocab` logits.
+    /// Creates constraints for a vocabulary and a model with `n_vocab` logits.
     ///
     /// # Errors
     /// [`GrammarError::Vocabulary`]: no token ends an answer, or the library rejects the
@@ -92,24 +92,25 @@ impl Grammars {
         let wrong = |why: String| GrammarError::Vocabulary(why);
         let ends = tokenizer.eog_ids().to_vec();
         let end = tokenizer.eot().or(tokenizer.eos()).or(ends.first().copied());
-        let end = end.ok_or_else(|| wrong("no token ends an answer".to_owned()))?;
+        let end =
+            end.ok_or_else(|| wrong("the vocabulary has no token that ends an answer".to_owned()))?;
         let bytes = |id: u32| {
             let mut text = vec![];
             match tokenizer.is_control(id) {
-                // The marker of the library for a token that no text produces.
+                // The library's marker of a token that no text produces.
                 Ok(true) => {
                     text.push(TokTrie::SPECIAL_TOKEN_MARKER);
                     text.extend_from_slice(tokenizer.token_text(id).unwrap_or_default());
                 }
                 Ok(false) => {
-                    // A known id always has a piece. A piece that begins with the marker byte is
+                    // A known id always has a piece. A piece that starts with the marker byte is
                     // not used.
                     let _ = tokenizer.push_piece(id, false, &mut text);
                     if text.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
                         text.clear();
                     }
                 }
-                // Padding after the vocabulary.
+                // This id is padding after the vocabulary.
                 Err(_) => {}
             }
             text
@@ -121,7 +122,7 @@ impl Grammars {
         factory.quiet();
         let limits = factory.limits_mut();
         limits.verbose_errors = false;
-        (limits.max_items_in_row, limits.step_max_items) = (MOST_IN_ROW, MOST_IN_STEP);
+        (limits.max_items_in_row, limits.step_max_items) = (MAX_ROW_ENTRIES, MAX_STEP_ENTRIES);
         Ok(Grammars { factory, n_vocab, ends })
     }
 
@@ -169,18 +170,18 @@ impl Grammars {
     ) -> Result<Box<Grammar>, GrammarError> {
         let wrong = |why: String| GrammarError::Grammar { what, why };
         let bytes = serde_json::to_vec(&grammar).map_err(|e| wrong(line(&e)))?.len();
-        if bytes > MOST_BYTES {
-            return Err(wrong(format!("it has {bytes} bytes, more than {MOST_BYTES}")));
+        if bytes > MAX_BYTES {
+            return Err(wrong(format!("it has {bytes} bytes, more than {MAX_BYTES}")));
         }
         // The library processes chains of rules or references by recursion.
-        let stack = STACK + STACK_A_BYTE * bytes;
+        let stack = STACK + STACK_PER_BYTE * bytes;
         let matcher = std::thread::scope(|scope| {
             let make = || Matcher::new(self.factory.create_parser(grammar)).into_cancellable();
             let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(stack);
             let made = thread
                 .spawn_scoped(scope, make)
-                .map_err(|e| wrong(format!("no thread for it: {e}")))?;
-            made.join().map_err(|_| wrong("the library failed with it".to_owned()))
+                .map_err(|e| wrong(format!("cannot start a thread: {e}")))?;
+            made.join().map_err(|_| wrong("the grammar library failed".to_owned()))
         })?;
         match matcher.get_error() {
             Some(why) => Err(wrong(one_line(&why))),
@@ -205,7 +206,7 @@ fn translated(schema: &Value) -> Result<Translated, GrammarError> {
     let made = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("schema".to_owned()).stack_size(STACK);
         let made = thread.spawn_scoped(scope, || schema::translate(schema));
-        made.map_err(|e| wrong(&format!("no thread for it: {e}")))?
+        made.map_err(|e| wrong(&format!("cannot start a thread: {e}")))?
             .join()
             .map_err(|_| wrong("it cannot be read"))
     })?;
@@ -225,8 +226,8 @@ fn line(error: &impl std::fmt::Display) -> String {
     one_line(&error.to_string())
 }
 
-/// An error of the library in one line that says what to do. Its limits and its panics have texts
-/// for its own developers.
+/// An error of the library in one line that states what to do. The library's limits and panics have
+/// texts for its developers.
 fn one_line(text: &str) -> String {
     const MOST: usize = 300;
     const SMALLER: &str = "make it smaller, or less ambiguous";
@@ -239,23 +240,24 @@ fn one_line(text: &str) -> String {
             |text: &str| text.split(|c: char| !c.is_ascii_digit()).find_map(|n| n.parse().ok());
         let n: u64 = text.split("Current row has").nth(1).and_then(number).unwrap_or_default();
         return format!(
-            "it can go on in {n} ways at one place, and {MOST_IN_ROW} are the limit: {SMALLER}"
+            "it has {n} alternatives at one position, more than the limit of {MAX_ROW_ENTRIES}: \
+             {SMALLER}"
         );
     }
     if has("Too many items") {
         return format!(
-            "more than {MOST_IN_STEP} ways to go on would be tried for one token: {SMALLER}"
+            "it has more than {MAX_STEP_ENTRIES} alternatives for one token: {SMALLER}"
         );
     }
     let limits = ["too big (limit", "too many expressions", "too many states", "fuel exhausted"];
     if limits.iter().any(|limit| has(limit)) {
-        return format!("it is larger than the limits of grammars: {SMALLER}");
+        return format!("it exceeds the size limits of grammars: {SMALLER}");
     }
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(MOST).collect()
 }
 
-/// A constraint: a grammar and the position of an answer in it. A clone continues independently.
+/// A constraint: a grammar and the position of an answer in it. A clone is independent.
 pub struct Grammar {
     matcher: Matcher,
     n_vocab: usize,
@@ -265,12 +267,12 @@ pub struct Grammar {
 
 impl Grammar {
     /// Computes the mask of the first token, so that a grammar that is too slow or too large is
-    /// refused early. Ends after `longest`, or when the work is cancelled.
+    /// refused early. Stops after `longest`, or when the work is cancelled.
     ///
     /// # Errors
     /// The reason, in one line.
     pub fn try_first(&mut self, longest: Duration, cancel: &Cancel) -> Result<(), String> {
-        /// Interval at which `cancel` is read.
+        /// Interval between two checks of `cancel`.
         const LOOK: Duration = Duration::from_millis(20);
         let Some(interrupt) = self.interrupt() else { return self.allowed().map(drop) };
         let (done, end) = channel::<()>();
@@ -287,15 +289,16 @@ impl Grammar {
                 false
             };
             let thread = std::thread::Builder::new().name("grammar-watch".to_owned());
-            let watch =
-                thread.spawn_scoped(scope, watch).map_err(|e| format!("no thread for it: {e}"))?;
+            let watch = thread
+                .spawn_scoped(scope, watch)
+                .map_err(|e| format!("cannot start a thread: {e}"))?;
             let made = self.allowed();
             drop(done);
             Ok::<_, String>((made, watch.join().unwrap_or(false)))
         })?;
         match (made, late) {
             (Err(_), true) => Err(format!(
-                "its first token took more than {} s: make it smaller, or less ambiguous",
+                "the first token took more than {} s: make it smaller, or less ambiguous",
                 longest.as_secs_f32()
             )),
             (made, _) => made.map(drop),
@@ -354,18 +357,18 @@ mod tests {
     use super::one_line;
 
     #[test]
-    fn limits_and_panics_of_the_library_are_said_in_words_of_ours() {
+    fn library_limits_and_panics_become_plain_messages() {
         for (text, line) in [
             (
                 "Parser Error: Current row has 11999 items; max is 10000; consider making your \
                  grammar left-recursive if it's right-recursive\n<non-verbose/>",
-                "it can go on in 11999 ways at one place, and 10000 are the limit: make it \
+                "it has 11999 alternatives at one position, more than the limit of 10000: make it \
                  smaller, or less ambiguous",
             ),
             (
                 "parser error: Too many items (limit 250000; mask); try avoiding single-byte",
-                "more than 250000 ways to go on would be tried for one token: make it smaller, or \
-                 less ambiguous",
+                "it has more than 250000 alternatives for one token: make it smaller, or less \
+                 ambiguous",
             ),
             (
                 "panic: class too large\n<backtrace>\n 0: llguidance::earley\n</backtrace>",
@@ -373,7 +376,7 @@ mod tests {
             ),
             (
                 "grammar size (number of symbols) too big (limit for this grammar: 500000)",
-                "it is larger than the limits of grammars: make it smaller, or less ambiguous",
+                "it exceeds the size limits of grammars: make it smaller, or less ambiguous",
             ),
             ("unknown name:\n \"x\"", "unknown name: \"x\""),
         ] {

@@ -40,13 +40,13 @@ pub enum Content<'a> {
 const ANY: &str = r"/(.|\n)*/";
 /// Any text that does not start like a call of Llama 3.
 const NO_OBJECT: &str = r"/([^\s{](.|\n)*)?/";
-/// Any text without channel markers, which are plain text in some vocabularies.
+/// Any text without channel markers. In some vocabularies, channel markers are plain text.
 const NO_MARK: &str = r"/([^<]|<+[^<|])*<*/";
 /// White space after reasoning.
 const GAP: &str = r"/[ \n]{0,4}/";
 
 impl Grammars {
-    /// Makes the grammar of answers with these parts.
+    /// Creates the grammar of answers with these parts.
     ///
     /// # Errors
     /// A schema is invalid, or uses an unsupported keyword.
@@ -96,7 +96,7 @@ impl Lark<'_> {
         name.to_owned()
     }
 
-    /// A marker of the format. A control token is written by its id, because no text produces it.
+    /// A marker of the format. A control token is written as its id, because no text produces it.
     /// Other markers are text.
     fn mark(&self, text: &str) -> String {
         match self.control(text) {
@@ -166,8 +166,8 @@ impl Lark<'_> {
         let prompt = reply.prompt.trim_end();
         let mut all = vec![];
         for (i, (open, close)) in form.reasoning().iter().enumerate() {
-            // If the vocabulary has a token for the tag, the model was trained with it. Reasoning
-            // is not allowed if the prompt has already ended it.
+            // If the vocabulary has a token for the tag, the model was trained with reasoning.
+            // Reasoning is not allowed if the prompt has already ended it.
             if self.tokenizer.special_id(open).is_some() && !prompt.ends_with(close) {
                 let until = self.until(&format!("reasoning_{i}"), close);
                 all.push(format!("{} {until} {GAP}", self.mark(open)));
@@ -209,7 +209,7 @@ impl Lark<'_> {
     ) -> String {
         let more = if reply.parallel { format!("({between} {call})*") } else { String::new() };
         if begin.is_empty() {
-            // Llama 3: the whole answer is a call. This is also true after its call token.
+            // Llama 3: the whole answer is a call, also after its call token.
             let calls = self.rule("calls", &format!("{call} {more}"));
             let told = self
                 .control(reply.form.call().0)

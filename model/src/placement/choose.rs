@@ -18,33 +18,31 @@ const SPARE: u64 = 256 << 20;
 #[non_exhaustive]
 pub enum PlacementError {
     /// [`Split::Tensor`] was requested without several GPUs.
-    #[error("--split tensor is for several GPUs that compute each layer together: {0}")]
+    #[error("--split tensor needs several GPUs, which compute each layer together: {0}")]
     Tensor(&'static str),
     /// [`Split::Ranks`](crate::session::Split::Ranks) was requested without ranks, or with an
     /// option that cannot be combined with it.
     #[error("{0}")]
     Ranks(String),
     /// [`Persistence::On`] was requested with several stages.
-    #[error(
-        "--persistent on is one launch on one device, or on each with --split tensor: remove it \
-         with --split layers"
-    )]
+    #[error("--persistent on cannot be combined with --split layers: remove one of them")]
     Persistent,
     /// [`OpenOptions::stream`] was requested with several stages.
-    #[error("--stream copies all layers to one device: remove it with several devices")]
+    #[error("--stream needs exactly one device: remove it or use one device")]
     Stream,
     /// Host experts were requested without exactly one GPU for the rest.
-    #[error("--host-experts is for one GPU that has all else: {0}")]
+    #[error("--host-experts needs exactly one GPU for the rest of the model: {0}")]
     Experts(String),
     /// Host FFN was requested without exactly one GPU for the rest.
-    #[error("--host-ffn is for one GPU that has all else: {0}")]
+    #[error("--host-ffn needs exactly one GPU for the rest of the model: {0}")]
     Ffn(String),
     /// Host layers were requested without a GPU for the other layers.
-    #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
+    #[error("--host-layers needs a GPU for the other layers: {0}")]
     NoGpu(String),
     /// More host layers were requested than possible.
     #[error(
-        "--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs one"
+        "--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs at \
+         least one"
     )]
     HostLayers {
         /// Requested number of host layers.
@@ -111,8 +109,8 @@ impl RequestedDevices {
                 _ if together => Some("remove --split tensor"),
                 _ if asked.is_some() => Some("remove --host-layers"),
                 _ if options.stream => Some("remove --stream"),
-                DeviceChoice::Several(_) => Some("name one with --device"),
-                DeviceChoice::Cpu => Some("--device names none"),
+                DeviceChoice::Several(_) => Some("name one GPU with --device"),
+                DeviceChoice::Cpu => Some("--device names no GPU"),
                 DeviceChoice::Auto | DeviceChoice::Gpu { .. } => None,
             };
             if let Some(why) = refused {
@@ -121,31 +119,30 @@ impl RequestedDevices {
             }
         }
         let no_gpu = |why: &str| PlacementError::NoGpu(why.to_owned());
-        let (gpus, cpu) =
-            match (&options.device, asked) {
-                (DeviceChoice::Several(devices), _) => {
-                    let gpus = devices
-                        .all()
-                        .iter()
-                        .filter(|d| **d != DeviceChoice::Cpu)
-                        .map(ToString::to_string);
-                    (gpus.collect::<Vec<_>>(), devices.all().contains(&DeviceChoice::Cpu))
-                }
-                (_, None) if together => return Err(PlacementError::Tensor(ONE)),
-                (_, None) => return Ok(None),
-                (DeviceChoice::Cpu, _) => return Err(no_gpu("--device names none")),
-                (gpu @ DeviceChoice::Gpu { .. }, _) => (vec![gpu.to_string()], false),
-                (DeviceChoice::Auto, _) => {
-                    let here = engine.devices();
-                    let first = here.preferred().map(|device| device.label());
-                    (
-                        vec![first.ok_or_else(|| {
-                            no_gpu(&format!("auto found none: {}", here.why_none()))
-                        })?],
-                        false,
-                    )
-                }
-            };
+        let (gpus, cpu) = match (&options.device, asked) {
+            (DeviceChoice::Several(devices), _) => {
+                let gpus = devices
+                    .all()
+                    .iter()
+                    .filter(|d| **d != DeviceChoice::Cpu)
+                    .map(ToString::to_string);
+                (gpus.collect::<Vec<_>>(), devices.all().contains(&DeviceChoice::Cpu))
+            }
+            (_, None) if together => return Err(PlacementError::Tensor(ONE)),
+            (_, None) => return Ok(None),
+            (DeviceChoice::Cpu, _) => return Err(no_gpu("--device names no GPU")),
+            (gpu @ DeviceChoice::Gpu { .. }, _) => (vec![gpu.to_string()], false),
+            (DeviceChoice::Auto, _) => {
+                let here = engine.devices();
+                let first = here.preferred().map(|device| device.label());
+                (
+                    vec![first.ok_or_else(|| {
+                        no_gpu(&format!("auto found no GPU: {}", here.why_none()))
+                    })?],
+                    false,
+                )
+            }
+        };
         let host = match (options.host_layers, cpu) {
             (None, true) => HostLayers::Rest,
             (n, _) => HostLayers::These(n.unwrap_or(0)),
@@ -164,7 +161,7 @@ impl RequestedDevices {
     }
 
     /// Opens a session with tensor split. Returns it with the labels of the GPUs. `Ok(Err(why))`:
-    /// the GPUs are of different kinds, or data sent between them do not arrive.
+    /// the GPUs are of different kinds, or data that one GPU sends does not arrive at another.
     fn open_together(
         &self,
         engine: &Engine,
@@ -196,7 +193,7 @@ impl RequestedDevices {
     }
 
     /// Opens the devices and divides the layers. The CPU has the first layers. So the output
-    /// matrix, the largest, is on a GPU, which also chooses the token, and the rows of the
+    /// matrix, the largest matrix, is on a GPU, which also chooses the token, and the rows of the
     /// embedding are read from host memory.
     pub fn choose(
         &self,
@@ -221,7 +218,7 @@ impl RequestedDevices {
             let (free, _) = free_memory(&device).map_err(failed)?;
             let free = options.memory.map_or(free, |most| most.min(free));
             let bytes = free.saturating_sub(memory.rest).saturating_sub(SPARE.min(free / 16));
-            // Needs are counted in the layout of the file. Some formats take more memory in the
+            // Memory is counted in the layout of the file. Some formats take more memory in the
             // layout of the device.
             let file: u64 = needs.iter().map(|n| n.weights).sum();
             let scale = |n: u64| {
@@ -255,8 +252,8 @@ impl RequestedDevices {
         Ok(cpu.into_iter().chain(gpus).collect())
     }
 
-    /// Opens a session as requested, with the label and number of layers of each stage. The flag
-    /// says whether a device was lost.
+    /// Opens a session as requested. Returns it with the label and number of layers of each stage.
+    /// The flag is true if a device was lost.
     pub fn open(
         &self,
         engine: &Engine,
@@ -291,7 +288,7 @@ impl RequestedDevices {
             Ok(mut session) => {
                 if let Some(why) = apart {
                     session
-                        .remark(format!("--split layers takes the place of --split tensor: {why}"));
+                        .remark(format!("--split layers is used instead of --split tensor: {why}"));
                 }
                 (Ok((session, labels)), false)
             }
@@ -301,12 +298,12 @@ impl RequestedDevices {
 }
 
 /// The error message of `--split tensor` with one device.
-const ONE: &str = "--device names fewer than two, as in --device cuda:0,cuda:1";
+const ONE: &str = "--device names fewer than two (example: --device cuda:0,cuda:1)";
 
 /// A session, and the device label and number of layers of each stage.
 pub type OpenedSession = (Session, Vec<(String, usize)>);
 
-/// The minimum number of layers on the CPU so that the other layers fit on the GPUs.
+/// The minimum number of layers on the CPU with which the other layers fit on the GPUs.
 fn fewest(needs: &[LayerNeed], rooms: &[DeviceMemory]) -> Result<usize, DivideError> {
     let mut last = DivideError::Few { layers: needs.len(), devices: rooms.len() };
     for host in 0..needs.len() {

@@ -19,7 +19,7 @@ pub(crate) fn open_rank(
 ) -> Result<(Session, String, Ranks), PlacementError> {
     let refused = match &options.device {
         DeviceChoice::Cpu | DeviceChoice::Several(_) => {
-            Some("each process has one GPU: give --device one, or none")
+            Some("each process has one GPU: name one GPU with --device, or remove --device")
         }
         _ if options.host_layers.is_some_and(|n| n > 0) => Some("remove --host-layers"),
         _ if options.host_experts > 0 => Some("remove --host-experts"),
@@ -43,13 +43,13 @@ pub(crate) fn open_rank(
     Ok((session, label, ranks))
 }
 
-/// The device of the process with this number on its machine. If the launcher shows each process
-/// only one device, each process uses its first one.
+/// The device of the process with this number on its machine. If the launcher makes only one device
+/// visible to each process, each process uses its first device.
 fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementError> {
     let here = engine.devices();
     let none = || {
         PlacementError::Ranks(format!(
-            "--split ranks needs a GPU, and there is none: {}",
+            "--split ranks needs a GPU, but none was found: {}",
             here.why_none()
         ))
     };
@@ -59,7 +59,7 @@ fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementErr
         (1, _) => Ok(first.label()),
         (_, Some(device)) => Ok(device.label()),
         (n, None) => Err(PlacementError::Ranks(format!(
-            "--split ranks: process {local} of this machine has no GPU: there are {n}"
+            "--split ranks: process {local} of this machine has no GPU: only {n} were found"
         ))),
     }
 }

@@ -52,7 +52,7 @@ impl Worker {
             let marks = reuse && session.is_some_and(checkpoints::has);
             let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
-                // A request waits if a running prompt will compute tokens that it shares.
+                // A request waits if a running prompt will compute a prefix that both share.
                 let shared = |r: &Running| {
                     r.job.owner == job.owner
                         && coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt)

@@ -1,12 +1,13 @@
 //! The number of tokens of each sequence in a step.
 
 /// Composes a step. `rest` is the number of tokens that each sequence has not fed yet; the oldest
-/// sequence comes first. Every sequence with one such token is in the step: its client waits for
-/// the next token. In addition, up to `budget` tokens of prompts are in the step. The whole oldest
-/// prompt comes first if it fits, otherwise half of the budget, so that no prompt waits forever.
-/// Then come the shortest prompts, which finish with it. A piece that does not end its prompt has
-/// at least `least` tokens, because on a GPU each piece is a pass over all weights (H200, 8B
-/// Q4_K_M: 512 tokens take 20 ms in one piece, and more than 30 ms in pieces of 481 and 31).
+/// sequence comes first. Every sequence with one such token is in the step, because its client
+/// waits for the next token. In addition, up to `budget` tokens of prompts are in the step. The
+/// whole oldest prompt comes first if it fits, otherwise half of the budget, so that no prompt
+/// waits forever. Then come the shortest prompts that the rest of the budget completes. A piece
+/// that does not end its prompt has at least `least` tokens, because on a GPU each piece is a pass
+/// over all weights (H200, 8B Q4_K_M: 512 tokens take 20 ms in one piece, and more than 30 ms in
+/// pieces of 481 and 31).
 pub(super) fn compose(rest: &[usize], budget: usize, least: usize) -> Vec<usize> {
     let mut take: Vec<usize> = rest.iter().map(|&n| n.min(1)).collect();
     let mut prompts: Vec<(usize, usize)> =

@@ -1,13 +1,13 @@
-//! Positions at which recurrent states are saved. A recurrent state cannot go back, so another
-//! request can only start from a position at which a state was saved. Three positions are worth
-//! saving:
+//! Positions at which recurrent states are saved. A recurrent state cannot be rewound, so a request
+//! can only start from a position at which a state was saved. States are saved at three positions:
 //!
 //! - near the end of a prompt,
-//! - where a prompt leaves a known text (other prompts will share that prefix),
+//! - at the end of a prefix that is shared with a known text (other prompts will share that
+//!   prefix),
 //! - where an answer ends.
 //!
 //! The first two are rounded to the ends of pages, so that they are equal in all texts with the
-//! same prefix. Prompts are fed in pieces that end there. On a GPU each further piece is a pass
+//! same prefix. Prompts are fed in pieces that end there. On a GPU each additional piece is a pass
 //! over all weights (16 % of the tokens per second of 32 clients with prompts of 512 tokens, with
 //! many experts). So on a GPU the first position is a multiple of the tokens of a step.
 
@@ -31,7 +31,7 @@ fn own_border(tokens: usize, step: usize) -> usize {
     tokens / step * step
 }
 
-/// The tokens that may be found in the prefix cache: all but the last, which is always fed.
+/// The tokens that may be found in the prefix cache: all except the last, which is always fed.
 fn asked(tokens: &[u32]) -> &[u32] {
     tokens.split_last().map_or(&[], |(_, rest)| rest)
 }

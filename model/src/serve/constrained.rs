@@ -1,7 +1,7 @@
 //! The constraint of a request, and its place in the scheduler's turns. The session feeds a chosen
-//! token while a thread adds it to the constraint and computes the next mask. If the mask comes
-//! later than the logits, the row of logits waits for it: the sequence is left out of the next
-//! steps, and the others go on.
+//! token while a thread adds the token to the constraint and computes the next mask. If the logits
+//! are ready before the mask, the row of logits waits for it. The sequence then skips the next
+//! steps, and the other sequences continue.
 
 use super::deliver_tokens::hand_out;
 use super::host_sampling::choose;
@@ -16,20 +16,21 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Constraints above this time for a token do not delay a step, and have threads of their own.
+/// A constraint that takes longer than this for a token does not delay a step, and it has separate
+/// threads.
 const SLOW: Duration = Duration::from_millis(20);
-/// Maximum time that a turn waits to learn whether constraints are complete. It usually takes some
-/// tens of µs. A sequence with a complete constraint then takes no part in the step.
+/// Maximum time that a turn waits for the result whether constraints are complete. It usually takes
+/// some tens of µs. A sequence with a complete constraint is not part of the step.
 const SETTLING: Duration = Duration::from_millis(2);
 
 /// A constraint of a request.
 pub(super) struct Constrained {
-    /// `None` while a thread has it.
+    /// `None` while a thread works on it.
     here: Option<Boxed>,
     asked: Option<Asked>,
     /// The mask of the next token.
     mask: Option<TokenMask>,
-    /// A token that was chosen and not added yet.
+    /// A token that was chosen but not added yet.
     token: Option<u32>,
     /// The end of the answer after `token`, unless the constraint is complete with it.
     ending: Option<Reason>,
@@ -37,11 +38,11 @@ pub(super) struct Constrained {
     slow: bool,
     longest: Duration,
     interrupt: Option<Interrupt>,
-    /// The end of the answer by its constraint.
+    /// The end of the answer that its constraint caused.
     over: Option<End>,
 }
 
-/// Work that a thread does for a request. If it is dropped, the thread stops early.
+/// Work of a thread for a request. If it is dropped, the thread stops early.
 struct Asked {
     replies: Receiver<Reply>,
     progress: Arc<Progress>,
@@ -111,12 +112,12 @@ impl Constrained {
         self.mask.as_ref()
     }
 
-    /// Waits until `until` to learn whether the constraint is complete.
+    /// Waits until `until` for the result whether the constraint is complete.
     fn settle(&mut self, until: Instant) {
         while self.asked.as_ref().is_some_and(|asked| !asked.accepted) && self.hear(until) {}
     }
 
-    /// Takes a reply, if one comes before `until`. Returns whether one came.
+    /// Receives a reply until `until`. Returns whether a reply arrived.
     fn hear(&mut self, until: Instant) -> bool {
         let Some(asked) = &mut self.asked else { return false };
         let left = until.saturating_duration_since(Instant::now());
@@ -133,7 +134,7 @@ impl Constrained {
                 });
             }
             Ok(Reply::Mask { constraint, mask, took }) => {
-                // There is nothing to interrupt any more.
+                // The work is done, so there is nothing to interrupt.
                 asked.interrupt = None;
                 self.asked = None;
                 self.slow = took > SLOW;
@@ -172,8 +173,8 @@ fn too_slow(longest: Duration) -> End {
 }
 
 impl Worker {
-    /// Chooses tokens from rows that waited for a mask which is now known, ends answers by their
-    /// constraints, and gives constraints to threads. Returns whether any answer ended or went on.
+    /// Chooses tokens from rows whose masks are now known, ends answers by their constraints, and
+    /// gives constraints to threads. Returns whether any answer ended or continued.
     pub(super) fn follow_constraints(&mut self) -> bool {
         let until = Instant::now() + SETTLING;
         let (mut ends, mut went_on) = (vec![], false);
@@ -237,7 +238,7 @@ impl Worker {
 }
 
 /// Maximum time that a step waits for masks of quick constraints: `launched` while a device
-/// computes it, otherwise after it. Others lose at most half of a step's time.
+/// computes the step, otherwise after it. The other sequences lose at most half of a step's time.
 pub(super) fn patience(step: Duration, launched: bool) -> Duration {
     let most = if launched { step + step / 2 } else { step / 2 };
     most.clamp(Duration::from_millis(2), Duration::from_millis(if launched { 50 } else { 20 }))

@@ -10,9 +10,10 @@ use crate::session::{DecodeControl, SequenceId, Session, SessionError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of answers for running ahead. When a request arrives or ends, the device discards
-/// up to four steps that it is ahead. With many answers that would happen every few steps.
+/// up to four steps that it has computed ahead. With many answers that would happen every few
+/// steps.
 pub(super) const FEW: usize = 2;
-/// Interval at which the status is updated meanwhile.
+/// Interval at which the status is updated while the device runs ahead.
 const SHOWN: Duration = Duration::from_millis(100);
 
 impl Worker {
@@ -31,7 +32,7 @@ impl Worker {
             && self.running.iter().all(|r| alone(r) && plain(r))
     }
 
-    /// Whether the device may run ahead now: there is no news from clients, and drafts are not
+    /// Whether the device may run ahead now: no request arrived or ended, and drafts are not
     /// faster.
     pub fn can_run_ahead(&mut self) -> bool {
         if self.shared.news() || !self.are_few_and_plain() || !self.has_pages() {
@@ -76,8 +77,8 @@ impl Worker {
                 let took = now - last;
                 (last, came) = (now, came + 1);
                 match came {
-                    // The first token after drafts waits until the device runs ahead again. This is
-                    // a cost of drafting.
+                    // The first token after drafts waits until the device runs ahead again. This
+                    // cost belongs to drafting.
                     1 if after_drafts => pays.saw(took, Some(0)),
                     1 | 2 => {}
                     _ => pays.saw(took, None),
@@ -105,7 +106,7 @@ impl Worker {
         self.seen.steps += 1;
         match done {
             Ok(Ok(())) => {}
-            // The step was not run: a step that can preempt follows.
+            // The step was not run. Run a step that can preempt sequences.
             Ok(Err(SessionError::Pages { .. })) => return self.step_together(),
             Ok(Err(SessionError::Lost(why))) => return self.fault(Failure::Device(why)),
             Ok(Err(error)) => return self.fault(Failure::Device(error.to_string())),

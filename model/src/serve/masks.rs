@@ -1,6 +1,6 @@
-//! Threads that advance constraints: they add a chosen token and compute the mask of the next one
-//! while the device runs a step. A grammar can be slow at any token, so each request gets its
-//! answers by a channel of its own, and slow constraints never take all threads.
+//! Threads that advance constraints: they add a chosen token and compute the mask of the next token
+//! while the device runs a step. A grammar can be slow at any token, so each request has its own
+//! channel for replies, and slow constraints never occupy all threads.
 
 use super::request::{Constraint, Failure};
 use super::running::guarded;
@@ -20,7 +20,7 @@ pub(super) type Mask = Result<TokenMask, Failure>;
 pub(super) enum Reply {
     /// The token was added. `true`: the constraint is complete.
     Accepted(Result<bool, Failure>),
-    /// The constraint comes back, with the mask of the next token and the time that both took.
+    /// Returns the constraint, with the mask of the next token and the time that both took.
     Mask { constraint: Boxed, mask: Mask, took: Duration },
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Reply {
 pub(super) struct Progress {
     /// Start of the work.
     pub started: OnceLock<Instant>,
-    /// Whether nobody waits for the result.
+    /// Whether no request waits for the result any more.
     pub gone: AtomicBool,
 }
 
@@ -72,7 +72,7 @@ struct Lists {
 
 impl Masks {
     pub fn new(shared: Arc<Shared>) -> Masks {
-        // One thread at least for each kind of constraint.
+        // At least one thread for each kind of constraint (quick and slow).
         let most = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
         let queue =
             Queue { lists: Mutex::default(), more: Condvar::new(), shared, most_slow: most / 2 };

@@ -1,7 +1,7 @@
-//! Handles a lack of memory, for sequences that allocate while they grow. Retained sequences are
-//! removed first, then the newest sequence is preempted. A sequence that is alone and still lacks
-//! memory fails, and its client may retry. The status is [`State::Short`] until the same amount can
-//! be allocated. This is tried while the scheduler is idle.
+//! Handles a lack of memory for sequences that allocate while they grow. Retained sequences are
+//! removed first, then the newest sequence is preempted. If a sequence is alone and still lacks
+//! memory, it fails, and its client may retry. The status is [`State::Short`] until that amount of
+//! memory can be allocated. The scheduler tries this while it is idle.
 
 use super::request::Failure;
 use super::running::{ActiveRequest, End, Running};
@@ -22,7 +22,7 @@ impl Worker {
     }
 
     /// Preempts the newest sequence: it returns to the queue and is recomputed later. Returns
-    /// `false` if it is the only one, which always runs.
+    /// `false` if it is the only sequence. The only sequence always runs.
     pub(super) fn preempt_newest(&mut self) -> bool {
         if self.running.len() < 2 {
             return false;
@@ -45,13 +45,14 @@ impl Worker {
     /// Frees memory for the next step after a step that lacked memory.
     pub(super) fn make_way(&mut self) {
         if !self.forget_oldest() {
-            // No request is admitted until a sequence has ended: it would be preempted again.
+            // No request is admitted until a sequence has ended. A request that is admitted earlier
+            // would be preempted again.
             self.crowded = self.preempt_newest();
         }
     }
 
-    /// There was no memory for this request. It waits for running sequences, and fails if there are
-    /// none.
+    /// There is not enough memory for this request. It waits for running sequences, and fails if
+    /// there are none.
     pub(super) fn lacks_memory(&mut self, job: ActiveRequest, error: &SessionError) {
         if self.running.is_empty() {
             let failure = self.short(error, 0);

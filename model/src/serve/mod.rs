@@ -6,10 +6,10 @@
 //! ```
 //!
 //! [`Scheduler::start`] moves the session to a separate thread. [`Scheduler::submit`] puts a
-//! [`Request`] into a bounded queue, or returns why not. The thread composes steps: one token of
-//! every running answer, and pieces of prompts up to a token budget, so that a long prompt does not
-//! stall the answers. Results are sent to the sink of the request as [`Event`]s. The last one is
-//! [`Event::Done`] or [`Event::Failed`], exactly once.
+//! [`Request`] into a bounded queue, or returns the reason of the refusal. The thread composes
+//! steps: one token of every running answer, and pieces of prompts up to a token budget, so that a
+//! long prompt does not stall the answers. Results are sent to the sink of the request as
+//! [`Event`]s. The last event is [`Event::Done`] or [`Event::Failed`], exactly once.
 //!
 //! No lock is held while the session computes. A panic in a sink ends that request. A panic or a
 //! device fault in a step fails the running requests; then [`SchedulerOptions::reopen`] opens the

@@ -3,15 +3,15 @@
 use super::step::BUDGET_ON_GPU;
 use std::time::Duration;
 
-/// The most prompt tokens of a step: a pass of the usual plan.
+/// Maximum number of prompt tokens of a step: a pass of the usual plan.
 const MOST: usize = 2048;
-/// The largest change of the budget by a step, as a factor.
+/// The largest change of the budget in a step, as a factor.
 const CHANGE: f64 = 1.25;
-/// The share of the target that a step aims at: times vary by some percent.
+/// The share of the target that a step aims at, because times vary by some percent.
 const AIM: f64 = 0.9;
 
-/// Keeps the time of a step near a target: the largest budget that does so gives prompts the most
-/// throughput, because products of many rows are faster.
+/// Keeps the time of a step near a target. The largest budget for this target gives prompts the
+/// most throughput, because products of many rows are faster.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     target: Duration,
@@ -45,7 +45,7 @@ mod tests {
     use super::{BUDGET_ON_GPU, MOST, Pace};
     use std::time::Duration;
 
-    /// Runs steps that take `base` and `per_token`; the budget after them.
+    /// The budget after steps that take `base` and `per_token`.
     fn after(base: f64, per_token: f64, steps: usize) -> usize {
         let mut pace = Pace::new(Duration::from_millis(50));
         for _ in 0..steps {
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn budget_reaches_the_target_time() {
-        // 19 ms for 256 answers and 32 µs a token: 45 ms hold 812 tokens.
+        // 19 ms for 256 answers and 32 µs per token: 812 tokens fit in 45 ms.
         assert!((750..880).contains(&after(0.019, 32e-6, 50)));
         assert_eq!(after(0.0, 1e-6, 50), MOST);
         assert_eq!(after(0.1, 1e-3, 50), BUDGET_ON_GPU);

@@ -1,4 +1,4 @@
-//! The scheduler with shared pages. Prefixes are kept in a tree of pages, and admission and
+//! The scheduler with shared pages. Prefixes are cached in a tree of pages, and admission and
 //! preemption count pages.
 
 use super::adapters;
@@ -23,8 +23,8 @@ fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
     running.iter().zip(take).map(of).sum()
 }
 
-/// Whether there are enough pages for a request: the free pages and those that only the prefix
-/// cache references, minus the pages that running prompts will take.
+/// Whether there are enough pages for a request: the free pages, plus the pages that only the
+/// prefix cache references, minus the pages that running prompts will take.
 pub(super) fn fits(
     session: &Session,
     prefixes: &Prefixes,
@@ -60,7 +60,7 @@ impl Worker {
             .filter(|_| self.reuse)
             .unwrap_or_default();
         if session.graph().is_recurrent() {
-            // Running sequences are at other positions. Their saved states are in the tree.
+            // Running sequences are at later positions. Their saved states are in the tree.
             let begun = self.prefixes.find_copy(job.owner, asked);
             self.prefixes.touch_copy(job.owner, asked);
             let id = add(session, job, &busy)?;
@@ -88,7 +88,7 @@ impl Worker {
         Ok((id, len))
     }
 
-    /// Keeps a sequence's pages in the prefix cache, and saves its recurrent states.
+    /// Stores a sequence's pages in the prefix cache, and saves its recurrent states.
     pub(super) fn keep(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
         self.keep_pages(owner, id, tokens);
         let Some(session) = self.session.as_mut().filter(|_| self.reuse) else { return };
@@ -101,7 +101,7 @@ impl Worker {
         }
     }
 
-    /// Keeps a sequence's pages in the prefix cache.
+    /// Stores a sequence's pages in the prefix cache.
     fn keep_pages(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
         let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= WORTH)
         else {
@@ -112,9 +112,9 @@ impl Worker {
         session.release_pages(&entered.released);
     }
 
-    /// Frees pages for the next step. Returns the number of tokens that it takes from each
-    /// sequence. Cached prefixes are removed first (least recently used first), then the newest
-    /// sequence is preempted. Its prefix stays cached until its pages are needed. The oldest always
+    /// Frees pages for the next step. Returns the number of tokens of each sequence in the step.
+    /// Cached prefixes are removed first (least recently used first), then the newest sequence is
+    /// preempted. Its prefix stays cached until its pages are needed. The oldest sequence always
     /// runs.
     pub(super) fn make_pages(&mut self) -> Vec<usize> {
         loop {

@@ -1,10 +1,10 @@
 //! The prefix cache: a radix tree of pages with the keys and values of earlier texts. Each node is
-//! a page of tokens. The last page of a text may be partly filled. The tree takes no sequence slot:
-//! a sequence with a cached prefix shares its pages, and copies the last page before writing to it.
-//! Each owner has a separate tree, so that a request cannot find the text of another owner.
+//! a page of tokens. The last page of a text may be partly filled. The tree uses no sequence slot.
+//! A sequence with a cached prefix shares its pages, and copies the last page before it writes to
+//! it. Each owner has a separate tree, so that a request cannot find the text of another owner.
 //!
-//! Recurrent states are not in pages. The tree has copies of them instead, each saved after a
-//! number of tokens and attached to a node. A text starts from the last copy on its path.
+//! Recurrent states are not in pages. The tree has saved copies of them. Each copy was saved after
+//! a number of tokens and belongs to a node. A text starts from the last copy on its path.
 
 use super::request::Owner;
 use super::retained::WORTH;
@@ -110,7 +110,7 @@ impl Prefixes {
     }
 
     /// The nodes up to the last copy on the path of these tokens, the number of tokens up to it,
-    /// and the copy. All children are searched: if two texts diverge within a page, only one of
+    /// and the copy. All children are searched: if two texts diverge inside a page, only one of
     /// them may have a copy before that point.
     fn way_to_copy(&self, owner: Owner, tokens: &[u32]) -> Option<(Vec<usize>, usize, usize)> {
         let (mut way, mut parent, mut found) = (vec![], Under::Owner(owner), None);
@@ -130,9 +130,9 @@ impl Prefixes {
         found
     }
 
-    /// Chooses the slot, of `copies` slots, that saves the states after these tokens, whose pages
-    /// are in the tree. It is a free slot, or otherwise the least recently used one. `None` if a
-    /// copy at this position of the page, or after it, exists.
+    /// Assigns one of `copies` slots to the states after `tokens`. The pages of `tokens` must be in
+    /// the tree. The slot is free, or otherwise the least recently used one. `None` if a copy at
+    /// this position of the page, or after it, exists.
     pub fn place_copy(&mut self, owner: Owner, tokens: &[u32], copies: usize) -> Option<usize> {
         let (path, len) = self.path(owner, tokens, 1);
         let at = path.last().copied().filter(|_| len == tokens.len())?;
@@ -235,7 +235,7 @@ impl Prefixes {
         while let Some(rest) = tokens.get(len..).filter(|rest| !rest.is_empty()) {
             let of = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, rest));
             let best = self.children(parent).iter().map(|at| (of(at), *at)).max();
-            // If only a few tokens of a page match, copying the page is not worth it.
+            // If only a few tokens of a page match, the page is not copied.
             let Some((n, at)) = best.filter(|(n, _)| *n >= least) else { break };
             path.push(at);
             len += n;
@@ -318,14 +318,14 @@ mod tests {
         assert_eq!(
             tree.enter(ME, &one[..PAGE + 5], &[20, 21]),
             PageChanges::default(),
-            "it begins one that is there"
+            "it is a prefix of a cached text"
         );
         assert_eq!(tree.find(ME, &one), (vec![10, 11, 12], one.len()));
         assert_eq!(tree.find(ME, &one[..PAGE + 40]), (vec![10, 11], PAGE + 40));
         assert_eq!(
             tree.find(ME, &one[..PAGE + 3]),
             (vec![10], PAGE),
-            "three tokens are not worth a copy"
+            "a page with three common tokens is not copied"
         );
         assert_eq!(tree.find(ME, &one[1..]), (vec![], 0));
         // The next turn: a fuller page replaces the page that is a prefix of it.
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(tree.find(ME, &longer), (vec![10, 11, 13], longer.len()));
         assert_eq!(tokens(&tree), longer.len() + other.len() - PAGE);
         tree.touch(ME, &longer);
-        assert_eq!(tree.forget(|page| page != 31), Some(13), "an end that may go");
+        assert_eq!(tree.forget(|page| page != 31), Some(13), "a leaf that may be evicted");
         assert_eq!([tree.forget(|_| true), tree.forget(|_| true)], [Some(31), Some(30)]);
         assert_eq!(tree.find(ME, &longer), (vec![10, 11], 2 * PAGE));
         assert_eq!(
@@ -359,11 +359,11 @@ mod tests {
         assert_eq!(
             (tree.place_copy(ME, &one[..PAGE], 3), tree.find_copy(ME, &one)),
             (None, None),
-            "its pages are not kept"
+            "its pages are not cached"
         );
         tree.enter(ME, &one, &[10, 11, 12]);
         assert_eq!(tree.place_copy(ME, &one[..PAGE], 3), Some(0));
-        assert_eq!(tree.place_copy(ME, &one[..PAGE], 3), None, "there is one");
+        assert_eq!(tree.place_copy(ME, &one[..PAGE], 3), None, "the state is already saved");
         assert_eq!(tree.place_copy(ME, &one, 3), Some(1));
         let begun =
             |pages: &[u32], len, copy| Some(CachedPrefix { pages: pages.to_vec(), len, copy });
@@ -371,11 +371,11 @@ mod tests {
         assert_eq!(
             tree.find_copy(ME, &one[..one.len() - 1]),
             begun(&[10], PAGE, 0),
-            "no state goes back"
+            "a state cannot be rewound"
         );
         assert_eq!(tree.find_copy(ME, &one[..PAGE - 1]), None);
         // The text continues in the page. The copy at its end moves with it, but a copy never moves
-        // back.
+        // to an earlier position.
         let longer = text(1, 2 * PAGE + 90);
         tree.enter(ME, &longer, &[10, 11, 13]);
         assert_eq!(tree.find_copy(ME, &longer), begun(&[10, 11, 13], one.len(), 1));
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(
             tree.find_copy(ME, &turn).map(|begun| begun.len),
             Some(PAGE + 3),
-            "it was used last"
+            "it was used most recently"
         );
         assert_eq!(tree.find_copy(ME, &other), None);
         // A branch after the copy in the same page. A text that matches both branches equally
@@ -440,7 +440,7 @@ mod tests {
         tree.enter(ME, &one, &[10, 11]);
         tree.place_copy(ME, &one, 2);
         assert_eq!((tree.find(other, &one), tree.find_copy(other, &one)), ((vec![], 0), None));
-        assert_eq!(tree.place_copy(other, &one, 2), None, "he has no page of it");
+        assert_eq!(tree.place_copy(other, &one, 2), None, "this owner has no pages of the text");
         // The other owner adds the same text in its own pages. Neither owner finds the pages of the
         // other.
         assert_eq!(tree.enter(other, &one, &[20, 21]).held, [20, 21]);
@@ -457,7 +457,7 @@ mod tests {
         while tree.forget(|page| page >= 20).is_some() {}
         assert_eq!((tree.find(ME, &one).1, tree.find(other, &one).1), (one.len(), 0));
         while tree.forget(|_| true).is_some() {}
-        assert!(tree.first.is_empty(), "owners that have nothing are forgotten");
+        assert!(tree.first.is_empty(), "owners without pages are removed");
     }
 
     fn tokens(tree: &Prefixes) -> usize {

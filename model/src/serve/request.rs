@@ -14,7 +14,7 @@ use std::time::Duration;
 /// follows.
 pub type EventSink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
-/// Restricts the tokens of an answer, such as to a grammar.
+/// Restricts the tokens of an answer, for example by a grammar.
 pub trait Constraint: Send {
     /// The tokens that may come next.
     ///
@@ -28,14 +28,14 @@ pub trait Constraint: Send {
     /// See [`Constraint::allowed`].
     fn accept(&mut self, token: u32) -> Result<bool, String>;
 
-    /// A function that stops `allowed` and `accept` from another thread: they then return an error
-    /// soon. `None`: they are always quick.
+    /// A function that another thread calls to stop `allowed` and `accept`, which then return an
+    /// error soon. `None`: both are always quick.
     fn interrupt(&self) -> Option<Interrupt> {
         None
     }
 }
 
-/// Stops a [`Constraint`] for good.
+/// Stops a [`Constraint`] permanently.
 pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
 
 /// The owner of cached texts. A request reuses only texts of its own owner. All requests without an
@@ -289,7 +289,7 @@ pub enum Refused {
         /// `general.architecture`.
         arch: String,
     },
-    /// Another number of scales than the model has adapters.
+    /// The number of scales differs from the model's number of adapters.
     #[error("{given} scales were given, the model has {adapters} adapters")]
     Adapters {
         /// Number of scales.
@@ -320,7 +320,8 @@ pub enum Failure {
     /// The device failed, and the model is being reopened. The client may send the request again.
     #[error("the device failed during this request; send it again: {0}")]
     Device(String),
-    /// The system refused memory, although no other request used any. Other programs may free some.
+    /// There is not enough memory, although no other request uses any. Other programs may free
+    /// memory later.
     #[error("not enough memory for this request now; send it again later: {0}")]
     Memory(String),
     /// The session rejects the request.

@@ -1,10 +1,10 @@
-//! Retained sequences. They ended, but stay in the session, because the next prompt may have the
-//! same prefix: the next turn of a conversation, or a common system prompt.
+//! Retained sequences: they have ended but stay in the session, because the next prompt may have
+//! the same prefix (the next turn of a conversation, or a common system prompt).
 
 use super::request::Owner;
 use crate::session::SequenceId;
 
-/// Minimum number of shared tokens for which copying a state is worth its cost.
+/// Minimum number of shared tokens for which a state is copied.
 pub(super) const WORTH: usize = 16;
 
 /// A retained sequence.
@@ -49,8 +49,8 @@ impl RetainedSequences {
         self.all.iter().map(|one| one.tokens.len()).sum()
     }
 
-    /// Retains a sequence that ended with `tokens`. Sequences that are a prefix of another are
-    /// redundant; they are returned and must be removed.
+    /// Retains a sequence that ended with `tokens`. A sequence whose tokens are a prefix of
+    /// another's is redundant. Redundant sequences are returned, and the caller must remove them.
     pub fn keep(&mut self, owner: Owner, id: SequenceId, tokens: Vec<u32>) -> Vec<SequenceId> {
         if self.of(owner).any(|(_, one)| common(&one.tokens, &tokens) == tokens.len()) {
             return vec![id];
@@ -65,7 +65,7 @@ impl RetainedSequences {
         gone.into_iter().map(|one| one.id).collect()
     }
 
-    /// Removes and returns the least recently used sequence other than `but`.
+    /// Removes and returns the least recently used sequence. `but` is not removed.
     pub fn oldest(&mut self, but: Option<SequenceId>) -> Option<SequenceId> {
         let others = self.all.iter().enumerate().filter(|(_, one)| Some(one.id) != but);
         let (at, _) = others.min_by_key(|(_, one)| one.used)?;

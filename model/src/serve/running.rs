@@ -97,7 +97,7 @@ impl ActiveRequest {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Removes the request from the queue. Returns whether this is the first time.
+    /// Marks the request as started. Returns whether this is the first start.
     pub fn start(&mut self, cached: usize) -> bool {
         if std::mem::replace(&mut self.started, true) {
             return false;
@@ -110,7 +110,7 @@ impl ActiveRequest {
     }
 
     /// Adds a token of the answer and passes it to the sink. Returns the time since the last token,
-    /// and the end if the answer ends here. `full`: no further token can be fed. With a constraint,
+    /// and the end if the answer ends here. `full`: no more tokens can be fed. With a constraint,
     /// the end may come later: [`Worker::follow_constraints`](super::worker::Worker).
     pub fn token(
         &mut self,

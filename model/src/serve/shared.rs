@@ -23,14 +23,14 @@ pub struct SchedulerOptions {
     /// gets one token in any case; the rest is for prompts. A larger budget speeds up prompts and
     /// delays every answer.
     pub token_budget: Option<usize>,
-    /// Without a `token_budget` on a GPU: prompts get as many tokens of a step as keep the time
-    /// between two tokens of an answer below this, but at least 512.
+    /// Used on a GPU without a `token_budget`: a step has the largest number of prompt tokens with
+    /// which the time between two tokens of an answer stays below this, but at least 512.
     pub latency_target: Duration,
-    /// Maximum number of tokens in all sequences, at least one context; `None`: all slots full. It
-    /// limits memory on the CPU, where sequences allocate while they grow. When it is reached, the
-    /// newest sequence is preempted and recomputed later.
+    /// Maximum number of tokens in all sequences, at least one context; `None`: the tokens of all
+    /// slots. It limits memory on the CPU, where sequences allocate while they grow. When it is
+    /// reached, the newest sequence is preempted and recomputed later.
     pub held_tokens: Option<usize>,
-    /// Whether ended sequences are retained for prompts with the same prefix, while there is
+    /// Whether ended sequences are retained for prompts with the same prefix, while there is enough
     /// memory.
     pub reuse: bool,
     /// Maximum time of a request's constraint for one token. A request whose constraint takes
@@ -79,8 +79,8 @@ pub(super) struct Shared {
     pub(super) wake: Condvar,
     /// Signals that the worker has ended.
     pub(super) gone: Condvar,
-    /// Set if something happened since the worker last locked. A decoding loop polls only this
-    /// flag.
+    /// Set if [`Shared::wake`] was called since the worker last held the lock. A decoding loop
+    /// polls only this flag.
     pub(super) news: AtomicBool,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Inner {
     pub stop: Option<Instant>,
     /// The reason why no more requests are accepted.
     pub ended: Option<Refused>,
-    /// The reason to reopen the session, if something outside it requires that.
+    /// The reason to reopen the session, if another part of the program requires it.
     pub renew: Option<String>,
     /// Whether the worker has ended.
     pub gone: bool,

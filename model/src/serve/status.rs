@@ -52,12 +52,12 @@ pub enum State {
     /// The scheduler accepts and runs requests.
     #[default]
     Ready,
-    /// The system refused memory for a request that ran alone. Requests are still accepted and
-    /// tried. The state becomes `AdmitDecision` when that much memory can be allocated.
+    /// There was not enough memory for a request that ran alone. Requests are still accepted and
+    /// tried. The state becomes `AdmitDecision` when that amount of memory can be allocated.
     Short,
     /// The device failed and the model is being reopened. Requests are accepted and wait.
     Reopening,
-    /// The scheduler finishes accepted requests and takes no new ones.
+    /// The scheduler finishes the accepted requests and accepts no new requests.
     Stopping,
     /// The scheduler has ended: it was stopped, or the model could not be reopened.
     Ended,
@@ -112,7 +112,8 @@ pub struct Status {
     pub room: usize,
     /// Number of tokens in all slots or pages. Tokens in shared pages count once.
     pub held_tokens: usize,
-    /// Number of these tokens in retained slots, or in pages that only the prefix cache references.
+    /// Number of tokens that are only in retained slots, or in pages that only the prefix cache
+    /// references.
     pub kept_tokens: usize,
     /// Number of saved recurrent states in the prefix cache. Checkpoints of sequences on the CPU
     /// are not counted.
@@ -159,7 +160,7 @@ pub struct Status {
     pub first_token: Histogram,
     /// Time between tokens of one answer.
     pub between_tokens: Histogram,
-    /// Number of requests that ended normally, but whose answer was cut by its limit or the
+    /// Number of requests that ended normally, but whose answer was cut by its limit or by the
     /// context.
     pub cut: u64,
     /// Time from submission to the end, of requests that ended normally.

@@ -12,14 +12,14 @@ use crate::sample::TokenMask;
 use crate::session::{SequenceId, Session, SessionError, StepOutput, Want, Work};
 use std::time::{Duration, Instant};
 
-/// Prompt tokens in a step on a GPU while answers run, before times are known: about 20 ms for an
-/// 8B model on an H200.
+/// Prompt tokens in a step on a GPU while answers run, before step times are measured: about 20 ms
+/// for an 8B model on an H200.
 pub(super) const BUDGET_ON_GPU: usize = 512;
 /// Maximum number of prompt tokens in a step on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
 /// Minimum number of tokens of a prompt piece on a GPU, unless the piece ends the prompt.
 const LEAST_ON_GPU: usize = 128;
-/// The factor of the budget while no answer runs.
+/// The factor of the budget if no answer runs.
 const ALONE: usize = 4;
 
 /// The part of a step for one sequence.
@@ -66,14 +66,14 @@ impl Worker {
         let drafts = self.drafts(beside_ahead);
         let parts = self.parts(&take, drafts);
         if parts.is_empty() {
-            // All sequences wait for masks, or for the pages of those that wait.
+            // All sequences wait for masks, or for the pages of sequences that wait for masks.
             self.stuck = !went_on;
             return None;
         }
         let constrained =
             |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constraint.is_some());
-        // If the session chooses, it needs the masks during the step. For sampling on the host they
-        // can come with the logits.
+        // If the session chooses tokens, it needs the masks during the step. If the host samples,
+        // the masks are needed only with the logits.
         let late = parts.iter().any(|p| p.want == Want::Choose && constrained(p));
         let Worker { session, running, .. } = self;
         let session = session.as_mut()?;
@@ -129,8 +129,8 @@ impl Worker {
             let given = drafted.then_some(accepted);
             match beside_ahead {
                 false => self.pays.saw(took, given),
-                // A step without drafts between phases of running ahead waits for a client to come
-                // or go, so its time is not comparable.
+                // A step without drafts between phases of running ahead waits until a client
+                // arrives or leaves, so its time is not comparable.
                 true if drafted => self.pays_ahead.saw(took, given),
                 true => {}
             }
@@ -163,8 +163,8 @@ impl Worker {
                 .is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty() && gpu.copied().is_none())
         };
         let on_cpu = session.is_some_and(|s| s.cpu().is_some() || aside(s));
-        // With streamed layers every piece needs a copy of all of them. So a piece is as large as
-        // one pass allows.
+        // With streamed layers, every piece copies all layers. So a piece is as large as one pass
+        // allows.
         let gpu = session.and_then(Session::gpu);
         let streamed = gpu
             .filter(|gpu| gpu.statistics().streamed.is_some())
@@ -187,9 +187,9 @@ impl Worker {
         take
     }
 
-    /// Whether this step may have drafts. It may not for recurrent states: a rejection costs more
-    /// than drafts save. On a GPU it may only for few sequences, because each sequence with drafts
-    /// is a separate pass over all weights.
+    /// Whether this step may have drafts. It has none with recurrent states: a rejection takes more
+    /// time than drafts save. On a GPU it has drafts only for few sequences, because each sequence
+    /// with drafts is a separate pass over all weights.
     pub fn drafts(&self, beside_ahead: bool) -> bool {
         let Some(session) = &self.session else { return false };
         let few = session.gpu().is_none() || self.running.len() <= FEW;
@@ -197,7 +197,7 @@ impl Worker {
         few && !session.graph().is_recurrent() && pays.go(self.running.len())
     }
 
-    /// Turns the composition into parts of a step, with drafts if they are faster.
+    /// Converts the composition to the parts of a step, with drafts if they are faster.
     fn parts(&mut self, take: &[usize], drafts: bool) -> Vec<Part> {
         let Some(session) = &self.session else { return vec![] };
         let (context, on_gpu) = (session.context(), session.gpu().is_some());
@@ -230,7 +230,7 @@ impl Worker {
     }
 
     /// Adds the result of a step to a sequence. Returns the end, if the answer ends here. If the
-    /// mask of its constraint is not known yet, the row of logits is kept.
+    /// mask of its constraint is not known yet, the row of logits is stored.
     fn enter(
         &mut self,
         part: &Part,
@@ -238,8 +238,8 @@ impl Worker {
     ) -> Result<Option<End>, Failure> {
         let refused = |e: SessionError| Failure::Request(e.to_string());
         // The step failed because of another sequence, and there were no free pages to recompute
-        // states that cannot go back. If the sequence is not alone, it continues when `make_pages`
-        // has freed some.
+        // states that cannot be rewound. If the sequence is not alone, it continues when
+        // `make_pages` has freed pages.
         if matches!(given, Err(SessionError::Pages { .. })) && self.running.len() > 1 {
             return Ok(None);
         }
@@ -248,10 +248,10 @@ impl Worker {
             return Ok(None);
         };
         if given.is_err() {
-            // A state that could not be recomputed is back at its beginning.
+            // A state that could not be recomputed is reset to the start of the sequence.
             r.fed = session.len(r.id).map_err(refused)?;
         }
-        // The sequence also continues if there was no memory because other sequences use it.
+        // The sequence also continues if the memory is used by other sequences.
         let given = match given {
             Err(error @ SessionError::Memory { .. }) if alone => {
                 return Err(self.short(&error, part.tokens.len()));
@@ -295,8 +295,8 @@ impl Worker {
         r.job.usage.drafted_tokens += part.drafted;
         let drafts = part.tokens.get(n..).unwrap_or_default();
         let mut end = None;
-        // Rows from the last certain token on: one after it, and one after each draft. Earlier rows
-        // are skipped.
+        // The rows from the last certain token on: one row after it, and one after each draft.
+        // Earlier rows are skipped.
         let first = (row.len() / n_vocab.max(1)).saturating_sub(1 + part.drafted);
         for (i, row) in row.chunks_exact(n_vocab).skip(first).enumerate() {
             let sampler = session.sampler(r.id).map_err(refused)?;
@@ -311,7 +311,7 @@ impl Worker {
             r.job.usage.accepted_tokens += 1;
         }
         if part.drafted > 0 {
-            // Only states that can go back have drafts, so this truncation is exact.
+            // Only states that can be rewound have drafts, so this truncation is exact.
             r.fed = session.truncate(r.id, r.fed).map_err(refused)?;
         }
         debug_assert!(r.fed > before || n == 0);
@@ -337,7 +337,7 @@ impl Worker {
             self.seen.accepted_tokens += 1;
             r.job.usage.accepted_tokens += 1;
         }
-        // Only states that can go back have drafts, so this truncation is exact.
+        // Only states that can be rewound have drafts, so this truncation is exact.
         r.fed = session.truncate(r.id, r.fed).map_err(|e| Failure::Request(e.to_string()))?;
         Ok(end)
     }
@@ -361,7 +361,7 @@ fn masks(
 }
 
 /// Whether the host chooses a token from a row of logits. A GPU applies the mask and chooses. On
-/// the CPU the row is in host memory anyway, and it is computed at the same time as the mask.
+/// the CPU the row is already in host memory, and it is computed at the same time as the mask.
 fn chosen_here(job: &ActiveRequest, on_gpu: bool) -> bool {
     job.logprobs.is_some() || job.constraint.is_some() && !on_gpu
 }
@@ -369,8 +369,8 @@ fn chosen_here(job: &ActiveRequest, on_gpu: bool) -> bool {
 /// Returns masks while a step is computed.
 type LateMasks<'a> = &'a mut dyn FnMut() -> Vec<(SequenceId, Option<TokenMask>)>;
 
-/// Runs one step. If it fails, runs a step for each sequence, so that only the faulty one fails. An
-/// error means that the device is lost.
+/// Runs one step. If it fails, runs a step for each sequence, so that only the faulty sequence
+/// fails. An error means that the device is lost.
 fn together_or_alone(
     session: &mut Session,
     work: &[Work<'_>],

@@ -3,8 +3,8 @@
 use super::running::ActiveRequest;
 use std::collections::{HashMap, VecDeque};
 
-/// How often others may overtake a request that waits for memory. After that, no other request is
-/// admitted before it.
+/// Maximum number of requests that may overtake a request that waits for memory. After that, no
+/// request is admitted before it.
 const PASSED: u32 = 8;
 
 /// Whether a waiting request can be admitted.
@@ -59,9 +59,9 @@ impl Waiting {
         self.clients.push_front((client, jobs));
     }
 
-    /// Removes the next request. Among the clients with the fewest running requests, it is from the
-    /// client whose turn is next. `ready` may skip requests. Returns `None` while a skipped request
-    /// has been overtaken too often.
+    /// Removes the next request. It is from a client with the fewest running requests; among those
+    /// clients, from the one whose turn is next. `ready` may skip requests. Returns `None` while a
+    /// skipped request has been overtaken too often.
     pub fn pop(
         &mut self,
         running: &HashMap<Client, usize>,

@@ -78,7 +78,7 @@ pub(super) struct Worker {
     /// Number of tokens of the step that last lacked memory.
     pub lacked: usize,
     pub budget: Option<usize>,
-    /// Chooses the budget on a GPU by the times of steps, where none is given.
+    /// Chooses the budget on a GPU from step times, if no budget is given.
     pub pace: Pace,
     pub held_tokens: usize,
     /// Names of the adapters that the model was opened with.
@@ -127,7 +127,7 @@ impl Worker {
         }
     }
 
-    /// Runs until it is stopped or the model is lost permanently.
+    /// Runs until it is stopped or the model is permanently lost.
     pub fn run(mut self) {
         let why = loop {
             match guarded(|| self.turn()) {
@@ -238,22 +238,22 @@ impl Worker {
             }
             End::Failed(_) => self.seen.failed += 1,
         }
-        // The status is published first. So a client that sees the end finds its request counted.
+        // The status is published first, so a client that sees the end finds its request counted.
         self.publish();
         job.end(end);
         let took = job.usage.total.saturating_sub(job.usage.queued).as_secs_f64();
         self.usual += (took - self.usual) / 16.0;
     }
 
-    /// Handles a fault: all running requests fail, and the model is reopened. If that fails,
-    /// returns the reason.
+    /// Handles a fault: all running requests fail, and the model is reopened. If it cannot be
+    /// reopened, returns the reason.
     pub fn fault(&mut self, failure: Failure) -> Option<Refused> {
         // The session must release the device before it can be reopened.
         self.session = None;
         (self.launched, self.leaving) = (None, vec![]);
         self.kept.clear();
         self.prefixes.clear();
-        // The constraints in these threads belong to failed requests.
+        // These threads have the constraints of failed requests.
         self.masks = None;
         self.seen.state = State::Reopening;
         for r in std::mem::take(&mut self.running) {
@@ -267,7 +267,7 @@ impl Worker {
             Ok(Ok(session)) => {
                 {
                     let mut inner = self.shared.lock();
-                    // Reopening also satisfies requests to reopen that came meanwhile.
+                    // Reopening also satisfies the requests to reopen that arrived meanwhile.
                     (inner.facts, inner.renew) = (facts(&session), None);
                 }
                 self.session = Some(session);
@@ -280,8 +280,8 @@ impl Worker {
         }
     }
 
-    /// Computes an embedding. After a fault the model is reopened. If that fails, returns the
-    /// reason.
+    /// Computes an embedding. After a fault the model is reopened. If it cannot be reopened,
+    /// returns the reason.
     fn embed(&mut self, embed: Embed) -> Option<Refused> {
         let made = match &mut self.session {
             Some(session) => guarded(|| session.embed(&embed.tokens)),

@@ -2,7 +2,7 @@
 //!
 //! A [`Session`] owns the weights, and the state of each sequence. [`Session::step`] takes tokens
 //! of some sequences (a piece of a prompt, one token, a few drafts), runs them in one pass, and
-//! returns logits or chosen tokens. Sequences can be added and removed between steps without any
+//! returns logits or chosen tokens. Sequences can be added and removed between steps without an
 //! upload. Most callers use the loop [`Session::decode`]: a GPU chooses each token and runs ahead
 //! of the host.
 
@@ -28,7 +28,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The serial number of the next sequence. It is global, so that one session rejects another's ids.
+/// The serial number of the next sequence. It is global, so a session rejects the ids of other
+/// sessions.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A sequence of a session. Ids of removed sequences are never reused.
@@ -110,7 +111,7 @@ impl Session {
         self.sequences.len()
     }
 
-    /// Adds sequence slots, if the memory of a sequence grows with its tokens (only on the CPU).
+    /// Adds sequence slots if the memory of a sequence grows with its tokens (only on the CPU).
     /// Returns whether slots were added.
     pub fn seat(&mut self, sequences: usize) -> bool {
         let may = self.grows();
@@ -257,10 +258,10 @@ impl Session {
         Ok(())
     }
 
-    /// Adds a sequence that begins with the first `len` tokens of another, with the same scales of
-    /// adapters. The state is copied,
-    /// nothing is computed. [`Session::len`] is its number of tokens. It is less than `len` if the
-    /// state of a layer cannot go back to that position; the caller feeds the missing tokens.
+    /// Adds a sequence that begins with the first `len` tokens of another sequence, with the same
+    /// scales of adapters. The state is copied, and nothing is computed. [`Session::len`] is its
+    /// number of tokens. It is less than `len` if the state of a layer cannot be rewound to that
+    /// position. The caller feeds the missing tokens.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`], [`SessionError::Full`], [`SessionError::Memory`] on the CPU,
@@ -339,8 +340,8 @@ impl Session {
     }
 
     /// Removes a sequence's tokens from position `len` on. Returns the number of remaining tokens.
-    /// It is less than `len` if a layer's state, such as a recurrent one, cannot go back to that
-    /// position. The caller feeds the missing tokens again.
+    /// It is less than `len` if a layer's state (such as a recurrent state) cannot be rewound to
+    /// that position. The caller feeds the missing tokens again.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -383,9 +384,9 @@ impl Session {
         self.step_by(work, None)
     }
 
-    /// Like [`Session::step`], for masks that are not known yet. `masks` returns them after the
-    /// work before the choice was launched. `None`: the mask is still not known; for this sequence
-    /// [`Want::Choose`] returns the logits, as [`Want::Last`] does.
+    /// Like [`Session::step`], for masks that are not known yet. `masks` is called after the work
+    /// before the choice was launched, and returns the masks. `None`: the mask is still not known;
+    /// [`Want::Choose`] then returns the logits of this sequence, as [`Want::Last`] does.
     ///
     /// # Errors
     /// See [`Session::step`].
@@ -414,7 +415,7 @@ impl Session {
     ) -> Result<Vec<StepOutput>, SessionError> {
         self.check_all(work)?;
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, work);
-        // Parts without tokens are left out of the step.
+        // Parts without tokens are not in the step.
         let idle: Vec<bool> = work.iter().map(|w| w.tokens.is_empty()).collect();
         tasks.retain(|t| !t.tokens.is_empty());
         // Drafts advance samplers one token at a time. If another sequence fails afterwards, all
@@ -468,14 +469,14 @@ impl Session {
     }
 
     /// Appends the tokens of each sequence, then repeats: choose a token, pass it to `sink`, append
-    /// it. A sequence ends at a token of [`Session::end_ids`], if the sink says so, or when its
+    /// it. A sequence ends at a token of [`Session::end_ids`], if the sink ends it, or when its
     /// context is full; the sink can pause all. The sink also gets the token that ends a sequence.
     /// The token at which a sequence ends or pauses is not appended: to continue, start with it.
     ///
-    /// On a GPU the device chooses and runs ahead of the sink; excess tokens are removed. If any
-    /// sequence has penalties, biases or a mask, all are decoded step by step. All sequences pause
-    /// when the shared pages are used up. If states cannot go back, the sink gets the token of
-    /// every sequence in the step before all pause.
+    /// On a GPU the device chooses tokens and runs ahead of the sink; excess tokens are removed. If
+    /// any sequence has penalties, biases or a mask, all sequences are decoded step by step. All
+    /// sequences pause when no shared pages are free. If states cannot be rewound, the sink gets
+    /// the token of every sequence in the step before all pause.
     ///
     /// # Errors
     /// See [`Session::step`] with [`Want::Choose`]. Tokens that the sink got before are valid.
@@ -533,7 +534,8 @@ impl Session {
             let work =
                 going.iter().map(|(id, tokens)| Work { sequence: *id, tokens, want: Want::Choose });
             let work: Vec<Work<'_>> = work.collect();
-            // With several sequences the sink may pause before it has received the tokens of all.
+            // With several sequences, the sink may pause before it has received the tokens of all
+            // sequences.
             let marks: Vec<Option<SamplerCheckpoint>> = match going.len() {
                 1 => vec![None],
                 _ => going
@@ -545,8 +547,8 @@ impl Session {
             let (mut next, mut paused) = (vec![], false);
             for (((id, mut tokens), mark), given) in going.into_iter().zip(marks).zip(given) {
                 if paused {
-                    // The sink has not seen this token: the sequence returns to its length before
-                    // the step.
+                    // The sink has not received this token, so the sequence returns to its length
+                    // before the step.
                     let before = self.len(id)?.saturating_sub(tokens.len());
                     self.truncate(id, before)?;
                     if let Some(mark) = mark {
@@ -599,8 +601,8 @@ impl Session {
         self.lost.as_ref().map_or(Ok(()), |why| Err(SessionError::Lost(why.clone())))
     }
 
-    /// Resets each `(slot, length)` to its length after a failed step, as far as its state can go
-    /// back.
+    /// Resets each `(slot, length)` to its length after a failed step, if its state can be rewound
+    /// that far.
     fn undo(&mut self, slots: &[(usize, usize)], error: SessionError) -> SessionError {
         for &(slot, len) in slots {
             let kept = self.runner.undo(slot, len);
@@ -630,7 +632,7 @@ impl Session {
     }
 }
 
-/// Turns checked work into tasks. Returns them with the runner.
+/// Converts checked work to tasks. Returns them with the runner.
 fn tasks<'s, 'w: 's>(
     sequences: &'s mut [Option<Sequence>],
     runner: &'s mut Box<dyn Runner>,

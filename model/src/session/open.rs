@@ -59,7 +59,7 @@ impl Session {
     /// Opens a session on a GPU. Kernels are compiled or loaded while the weights are uploaded.
     ///
     /// # Errors
-    /// The kernels do not support the model, there is too little memory, or a kernel does not
+    /// The kernels do not support the model, there is not enough memory, or a kernel does not
     /// compile.
     pub fn on_gpu(
         engine: &Engine,
@@ -120,8 +120,8 @@ impl Session {
         // A GPU stores keys and values in f16 or smaller types.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
         // Prompts are run whole, because the device would wait for the host between pieces. They
-        // are run in pieces if the host computes a part or experts are copied for each piece: such
-        // a prompt may take minutes and must be cancellable.
+        // are run in pieces if the host computes a part of the model or experts are copied for each
+        // piece. Such a prompt may take minutes, so it must be cancellable between pieces.
         let piece = match (aside, copied) {
             (false, _) => usize::MAX,
             (_, Some(_)) => options.chunk_on_gpu(),
@@ -132,8 +132,8 @@ impl Session {
     }
 
     /// Opens a session on several GPUs that compute each layer together, each with a share of heads
-    /// and rows. `Err(Ok(why))`: the GPUs are of different kinds, or data sent between them do not
-    /// arrive. Layer split may still work.
+    /// and rows. `Err(Ok(why))`: the GPUs are of different kinds, or data that one GPU sends does
+    /// not arrive at another. Layer split may still work.
     ///
     /// # Errors
     /// The model cannot be split over this number of devices, or a device fails.
@@ -150,7 +150,7 @@ impl Session {
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
         let (early, drafts, stream) = (false, false, false);
-        // Each rank would choose its own number of sequences.
+        // Each rank would choose a different number of sequences.
         let options = &OpenOptions { early, drafts, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, source(gguf), shards, options);
         let runner = runner.map_err(|apart| match apart {
@@ -179,7 +179,8 @@ impl Session {
         one_gpu(options)?;
         not_reproducible(options, "a model on several devices")?;
         let share = shard_of_rank(&graph, ranks.rank, ranks.size);
-        // The message names the option of one process. The split over processes is the same.
+        // The message of tensor split names the option of one process. The split over processes is
+        // the same.
         let wrong = |e: String| SessionError::Device(e.replace("--split tensor", "--split ranks"));
         let share = share.map_err(|e| wrong(e.to_string()))?;
         let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
@@ -195,8 +196,8 @@ impl Session {
     /// Opens a session on several devices. Each device gets a number of layers, in this order.
     ///
     /// # Errors
-    /// The model cannot be split there, the sum of layers differs from the number of layers of the
-    /// model, or a device fails.
+    /// The model cannot be split there, the sum of layers differs from the model's number of
+    /// layers, or a device fails.
     pub fn on_stages(
         engine: &Engine,
         stages: &[(StageDevice, usize)],
@@ -214,7 +215,7 @@ impl Session {
                 stages.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(" + "),
             );
             return Err(SessionError::Device(format!(
-                "{each} layers on the devices, but the model has {of}"
+                "the devices have {each} layers in total, but the model has {of}"
             )));
         }
         // Stages have no background compiles and no persistent kernel.
@@ -239,7 +240,7 @@ impl Session {
             });
         }
         let Some(last) = before else {
-            return Err(SessionError::Device("there is no device".to_owned()));
+            return Err(SessionError::Device("no device was found".to_owned()));
         };
         let (context, n_vocab) = (options.context_of(&graph), graph.n_vocab());
         let context = graph.positions.map_or(context, |n| n.min(context));
@@ -305,7 +306,7 @@ fn without_kernels(
     let plan = plan_for(engine, part, device.target(), options).ok()?;
     let missing = lacks(engine, &plan, None)?;
     Some(SessionError::Device(format!(
-        "--host-ffn {n}: {missing}; kjit warm --host-ffn {n} compiles it where there is a \
-         compiler, --host-ffn 0 does without"
+        "--host-ffn {n}: {missing}: run kjit warm --host-ffn {n} on a machine with a compiler, or \
+         use --host-ffn 0"
     )))
 }

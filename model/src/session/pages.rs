@@ -25,7 +25,7 @@ impl Session {
         self.runner.pages().is_some_and(|pages| pages.reaches(id.slot, len))
     }
 
-    /// The number of references to a page, by sequences and by the prefix cache.
+    /// The number of references to a page from sequences and from the prefix cache.
     pub(crate) fn page_users(&self, page: u32) -> usize {
         self.runner.pages().map_or(0, |pages| pages.users(page))
     }
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// Saves the recurrent states of a sequence on the CPU. Then [`Session::truncate`] and
-    /// [`Session::fork`] to this position or a later one recompute little. A sequence has a few
+    /// [`Session::fork`] to this position or a later one recompute few tokens. A sequence has a few
     /// such checkpoints. Returns `false` on GPUs and for models without recurrent states.
     ///
     /// # Errors
@@ -142,9 +142,7 @@ impl Session {
 pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), SessionError> {
     match options.reproducible {
         false => Ok(()),
-        true => {
-            Err(SessionError::Device(format!("--reproducible: {what} is not reproducible yet")))
-        }
+        true => Err(SessionError::Device(format!("--reproducible is not supported for {what}"))),
     }
 }
 
@@ -153,9 +151,7 @@ pub(super) fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
     match options.paged {
         None => Ok(()),
         Some(_) => Err(SessionError::Device(
-            "keys and values in KV pages need exactly one GPU and no layers on the CPU: give one \
-             device"
-                .to_owned(),
+            "KV pages need exactly one GPU and no layers on the CPU: use one device".to_owned(),
         )),
     }
 }

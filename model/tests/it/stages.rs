@@ -88,7 +88,7 @@ fn stages_must_cover_all_layers() {
         match opened {
             Ok(_) => assert!(right, "{wrong:?}"),
             Err(SessionError::Device(why)) => {
-                assert!(!right && why.contains("layers on the devices"), "{why}")
+                assert!(!right && why.contains("layers in total"), "{why}")
             }
             Err(other) => panic!("{other}"),
         }

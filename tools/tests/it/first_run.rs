@@ -194,21 +194,21 @@ fn two_cards_of_different_families_match_host() {
     // A model that fits needs no layers on the CPU; a larger one does.
     assert!(right(&run_with(&both, "rocm:0,cpu", &[])).contains("device: rocm:0, "));
     for (device, flags, says) in [
-        ("rocm:0", &["--split", "tensor"][..], "--split tensor is for several GPUs"),
-        ("rocm:0,rocm:1", &["--persistent", "on"], "--persistent on is one launch on one device"),
+        ("rocm:0", &["--split", "tensor"][..], "--split tensor needs several GPUs"),
+        ("rocm:0,rocm:1", &["--persistent", "on"], "--persistent on cannot be combined"),
         ("rocm:0,rocm:7", &[], "rocm:7"),
         ("rocm:0", &["--host-layers", "99"], "--host-layers 99: the model has"),
+        ("cpu", &["--host-layers", "1"], "--host-layers needs a GPU for the other layers"),
+        ("rocm:0", &["--host-experts", "1"], "has no experts"),
         (
             "cpu",
-            &["--host-layers", "1"],
-            "--host-layers is for a model whose other layers are on a GPU",
+            &["--host-experts", "1"],
+            "--host-experts needs exactly one GPU for the rest of the model",
         ),
-        ("rocm:0", &["--host-experts", "1"], "has no experts"),
-        ("cpu", &["--host-experts", "1"], "--host-experts is for one GPU that has all else"),
         (
             "rocm:0",
             &["--host-experts", "1", "--stream"],
-            "--host-experts is for one GPU that has all else: remove --stream",
+            "--host-experts needs exactly one GPU for the rest of the model: remove --stream",
         ),
         (
             "rocm:0",
@@ -218,19 +218,19 @@ fn two_cards_of_different_families_match_host() {
         (
             "cpu",
             &["--host-ffn", "1"],
-            "--host-ffn is for one GPU that has all else: --device names none",
+            "--host-ffn needs exactly one GPU for the rest of the model: --device names no GPU",
         ),
         (
             "rocm:0",
             &["--host-ffn", "1", "--stream"],
-            "--host-ffn is for one GPU that has all else: remove --stream",
+            "--host-ffn needs exactly one GPU for the rest of the model: remove --stream",
         ),
         ("rocm:0", &["--host-ffn", "1", "--host-layers", "1"], "remove --host-layers"),
         ("rocm:0", &["--host-ffn", "1", "--host-experts", "1"], "remove --host-experts"),
         (
             "rocm:0,rocm:1",
             &["--host-ffn", "1"],
-            "--host-ffn is for one GPU that has all else: name one with --device",
+            "--host-ffn needs exactly one GPU for the rest of the model: name one GPU with --device",
         ),
     ] {
         let line = failure(&asks(&mut both.command(), device).args(flags).output().unwrap());

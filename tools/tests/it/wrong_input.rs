@@ -391,7 +391,8 @@ fn vocabulary_and_embedding_size_mismatch_is_refused() {
     let path = dir.path().join("shorter.gguf");
     fs::write(&path, bytes).unwrap();
     let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x", "--device", "cpu"]), 1);
-    let said = format!("the vocabulary has {} tokens, but the model scores {tokens}", tokens - 1);
+    let said =
+        format!("the vocabulary has {} tokens, but the model has {tokens} logits", tokens - 1);
     assert!(line.contains("shorter.gguf") && line.contains(&said), "{line}");
 }
 

@@ -1,4 +1,4 @@
-//! The intersection of schemas that all apply to one value.
+//! The intersection of schemas: a value must satisfy all of them.
 
 use super::read::{DEEPEST, Reader};
 use super::set::{Array, Object, Schema, Strings};
@@ -12,7 +12,9 @@ impl Reader<'_> {
     pub fn meet(&mut self, a: Schema, b: Schema, depth: usize) -> Result<Schema, String> {
         self.count()?;
         if depth > DEEPEST {
-            return Err(format!("schemas that hold at once are more than {DEEPEST} deep"));
+            return Err(format!(
+                "combined schemas (allOf, $ref) are nested more than {DEEPEST} deep"
+            ));
         }
         let deeper = depth + 1;
         Ok(match (a, b) {
@@ -21,9 +23,9 @@ impl Reader<'_> {
             (Schema::Ref(a), Schema::Ref(b)) if a == b => Schema::Ref(a),
             (Schema::Ref(number), other) | (other, Schema::Ref(number)) => {
                 if self.is_reading(number) {
-                    // A recursive definition, intersected with another schema, would expand
+                    // A recursive definition that is intersected with another schema would expand
                     // without end.
-                    self.note("$ref with others beside it in a circle", "$", false);
+                    self.note("recursive $ref with other keywords", "$", false);
                     return Ok(Schema::Ref(number));
                 }
                 let one = self.followed(number, 0)?;
@@ -118,11 +120,13 @@ impl Reader<'_> {
         })
     }
 
-    /// Whether a value satisfies a schema, as far as this can be decided.
+    /// Whether a value satisfies a schema. If this cannot be decided: `true`.
     fn takes(&mut self, schema: &Schema, value: &Value, depth: usize) -> Result<bool, String> {
         self.count()?;
         if depth > DEEPEST {
-            return Err(format!("schemas that hold at once are more than {DEEPEST} deep"));
+            return Err(format!(
+                "combined schemas (allOf, $ref) are nested more than {DEEPEST} deep"
+            ));
         }
         let deeper = depth + 1;
         Ok(match (schema, value) {
@@ -268,8 +272,8 @@ impl Strings {
         }
     }
 
-    /// Whether a text satisfies these constraints, except formats. A pattern counts as satisfied if
-    /// this cannot be decided.
+    /// Whether a string satisfies these constraints, without formats. If this cannot be decided for
+    /// a pattern, the pattern counts as satisfied.
     fn takes(&self, text: &str) -> bool {
         let length = text.chars().count();
         length >= self.least

@@ -7,7 +7,7 @@ pub struct Item {
     pub is: String,
     /// Whether the entry is required.
     pub required: bool,
-    /// Whether the entry may repeat as the last one of the list, within the length of the list.
+    /// Whether the entry may repeat at the end of the list, up to the length of the list.
     pub again: bool,
 }
 

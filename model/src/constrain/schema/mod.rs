@@ -2,9 +2,9 @@
 //!
 //! The library's own compiler has limits. It rejects common input (a `format` with an unknown
 //! name), treats bounds as f64, allows unlimited digits, and exceeds its own limit of rows for some
-//! hundred optional properties. So schemas are parsed here ([`read`]), schemas that all apply to
-//! one value are intersected ([`meet`]), and the result is written as rules ([`write`]). The
-//! library still compiles strings with a pattern or a format, and multiples.
+//! hundred optional properties. So schemas are parsed here ([`read`]), combined schemas are
+//! intersected ([`meet`]), and the result is written as rules ([`write`]). The library still
+//! compiles strings with a pattern or a format, and multiples.
 
 mod intersect;
 mod number;

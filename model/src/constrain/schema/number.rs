@@ -1,5 +1,5 @@
 //! Number constraints of a schema: exact decimals, and regular expressions for numbers in a range.
-//! The number of digits is limited, so that every number ends.
+//! The number of digits is limited, so that every number has an end.
 
 use serde_json::Number;
 use std::cmp::Ordering;
@@ -7,10 +7,10 @@ use std::fmt::Write;
 
 /// Digits of an integer without a bound: the number of digits of a 64-bit integer.
 const WHOLE: usize = 19;
-/// Maximum digits of a bound, before its point. No number of an answer is as far from zero as a
-/// bound with more digits.
+/// Maximum digits of a bound before its point. A bound with more digits is outside the numbers that
+/// an answer can contain.
 const BOUND: usize = 40;
-/// From this magnitude on each f64 is an integer.
+/// From this magnitude, every f64 is an integer.
 const INTEGERS: f64 = 9_007_199_254_740_992.0;
 /// Significant digits of a number with a fraction: the number of digits of an f64.
 const SIGNIFICANT: usize = 17;
@@ -33,8 +33,8 @@ impl Decimal {
     /// The exact value of a JSON number.
     pub fn of(number: &Number) -> Option<Decimal> {
         let mut text = number.to_string();
-        // Integers beyond 64 bits come as f64, and the shortest text of many is another integer:
-        // 18446744073709552000 for 2^64. Short ones were written so: 1e23.
+        // Integers beyond 64 bits arrive as f64. The shortest text of many of them is a different
+        // integer: 18446744073709552000 for 2^64. Short texts are exact: 1e23.
         let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
         let long = mantissa.bytes().filter(u8::is_ascii_digit).count() > 15;
         if let Some(n) = number.as_f64().filter(|n| number.is_f64() && long && n.abs() >= INTEGERS)
@@ -91,13 +91,13 @@ impl Decimal {
 
     /// The next integer if `up`, otherwise the previous one.
     fn step(&self, up: bool) -> Decimal {
-        // Away from zero the magnitude grows.
+        // The magnitude grows in the direction away from zero.
         if up != self.negative {
-            return Decimal::new(self.negative, &longer(&self.whole), "");
+            return Decimal::new(self.negative, &incremented(&self.whole), "");
         }
         match self.whole.as_str() {
             "0" => Decimal::new(!up, "1", ""),
-            whole => Decimal::new(self.negative, &shorter(whole), ""),
+            whole => Decimal::new(self.negative, &decremented(whole), ""),
         }
     }
 
@@ -106,13 +106,13 @@ impl Decimal {
         let cut = Decimal::new(self.negative, &self.whole, "");
         match self.is_whole() || self.negative == up {
             true => cut,
-            false => Decimal::new(self.negative, &longer(&self.whole), ""),
+            false => Decimal::new(self.negative, &incremented(&self.whole), ""),
         }
     }
 }
 
 /// A string of digits plus one.
-fn longer(digits: &str) -> String {
+fn incremented(digits: &str) -> String {
     let kept = digits.trim_end_matches('9');
     let nines = "0".repeat(digits.len() - kept.len());
     match kept.char_indices().next_back() {
@@ -126,7 +126,7 @@ fn longer(digits: &str) -> String {
 }
 
 /// A string of digits minus one. It is not zero.
-fn shorter(digits: &str) -> String {
+fn decremented(digits: &str) -> String {
     let kept = digits.trim_end_matches('0');
     let zeros = "9".repeat(digits.len() - kept.len());
     let (at, digit) = kept.char_indices().next_back().unwrap_or((0, '1'));
@@ -213,7 +213,7 @@ impl Numbers {
             return None;
         }
         if self.least.iter().chain(&self.most).any(|b| far(&b)) {
-            // Every number of an answer is within these bounds.
+            // Every number of an answer is within these bounds, so the bounds are omitted.
             let near = |b: &Option<Bound>| b.clone().filter(|b| !far(&b));
             let (least, most) = (near(&self.least), near(&self.most));
             return Numbers { least, most, ..self.clone() }.terminal();
@@ -233,13 +233,15 @@ impl Numbers {
         }
     }
 
-    /// The set as a schema for the library, which enforces multiples. It has bounds, so that
-    /// numbers end. `None` if the library cannot represent the bounds exactly.
+    /// The set as a schema for the library, which enforces multiples. The schema has bounds, so
+    /// that numbers have an end. `None` if the library cannot represent the bounds exactly.
     pub fn schema(&self) -> Option<serde_json::Value> {
         const EXACT: i64 = 1 << 53;
-        const FAR: i64 = 999_999_999_999_999;
+        const LARGEST: i64 = 999_999_999_999_999;
         let end = |bound: &Option<Bound>, up: bool| -> Option<Number> {
-            let Some(bound) = bound else { return Some(if up { -FAR } else { FAR }.into()) };
+            let Some(bound) = bound else {
+                return Some(if up { -LARGEST } else { LARGEST }.into());
+            };
             let mut at = bound.at.rounded(up);
             if bound.open && bound.at.is_whole() {
                 at = at.step(up);
@@ -386,7 +388,7 @@ fn decimals(least: Option<&Bound>, most: Option<&Bound>, places: Option<usize>) 
     if most.is_none_or(|b| !b.at.negative) {
         all.extend(sizes(from, most, places));
     }
-    // Below zero. Zero itself has no sign.
+    // Below zero. Zero has no sign.
     let to = least.map(size);
     if least.is_none_or(|b| b.at.negative) {
         let open = Bound { at: Decimal::zero(), open: true };
@@ -428,9 +430,9 @@ fn sizes(from: &Bound, to: Option<&Bound>, places: Option<usize>) -> Option<Stri
         }
         to => {
             all.extend(with(&from.at.whole, above(from.at.fraction.as_bytes(), from.open, room)));
-            let next = longer(&from.at.whole);
+            let next = incremented(&from.at.whole);
             let last = match to {
-                Some(to) => Some(shorter(&to.at.whole)),
+                Some(to) => Some(decremented(&to.at.whole)),
                 None => Some("9".repeat(enough)),
             };
             let last = last.filter(|last| (next.len(), &next) <= (last.len(), last));
@@ -479,7 +481,7 @@ fn above(digits: &[u8], open: bool, room: usize) -> Fraction {
         return Fraction { some: Some(format!("[0-9]{{1,{room}}}")), none };
     }
     let Some((first, rest)) = digits.split_first() else {
-        // Greater than the bound: a digit that is not zero must follow.
+        // Greater than the bound: a nonzero digit must follow.
         return Fraction {
             some: Some(format!("0{{0,{rest_room}}}[1-9]{}", up_to(rest_room))),
             none,
@@ -510,7 +512,7 @@ fn between(from: &[u8], from_open: bool, to: &[u8], to_open: bool, room: usize) 
     if from.is_empty() && to.is_empty() {
         return Fraction { some: none.then(|| format!("0{{1,{room}}}")), none };
     }
-    // Digits that are not written are zero.
+    // Missing digits are zero.
     let split = |digits: &'_ [u8]| -> (u8, Vec<u8>) {
         digits.split_first().map_or((b'0', vec![]), |(first, rest)| (*first, rest.to_vec()))
     };
@@ -604,7 +606,7 @@ mod tests {
         ] {
             assert_eq!(matches(&numbers, text), want, "{text}");
         }
-        // 2^64 is not a 64-bit integer, and its shortest text as f64 is another number.
+        // 2^64 does not fit in 64 bits, and its shortest text as f64 is a different number.
         let numbers = Numbers { most: bound("18446744073709551616", false), ..numbers };
         for (text, want) in [
             ("18446744073709551616", true),
@@ -613,7 +615,7 @@ mod tests {
         ] {
             assert_eq!(matches(&numbers, text), want, "{text}");
         }
-        // Bounds that no number of an answer reaches.
+        // Bounds that are outside the numbers of an answer.
         for whole in [false, true] {
             let far = |least, most| Numbers { whole, least, most, ..Numbers::default() };
             assert_eq!(far(bound("1e300", false), None).terminal(), None);

@@ -1,5 +1,5 @@
-//! Parses a JSON schema to the set of values that it accepts. Keywords of all drafts are known; an
-//! unknown one is an annotation.
+//! Parses a JSON schema to the set of values that it accepts. The keywords of all drafts are
+//! supported. An unknown keyword is an annotation.
 
 use super::number::{Bound, Decimal, Numbers};
 use super::set::{Array, Object, Schema, Strings};
@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 /// Maximum nesting of schemas. The JSON reader has the same limit.
 pub const DEEPEST: usize = 128;
-/// Maximum number of schemas, including those made by intersections.
-const MOST: usize = 200_000;
+/// Maximum number of schemas, including the schemas that intersections create.
+const MAX_SCHEMAS: usize = 200_000;
 
 /// Formats that the library enforces.
 const FORMATS: [&str; 10] =
@@ -93,8 +93,8 @@ impl<'a> Reader<'a> {
     /// Counts one more schema.
     pub fn count(&mut self) -> Result<(), String> {
         self.made += 1;
-        match self.made > MOST {
-            true => Err(format!("it expands to more than {MOST} schemas")),
+        match self.made > MAX_SCHEMAS {
+            true => Err(format!("the schema expands to more than {MAX_SCHEMAS} schemas")),
             false => Ok(()),
         }
     }
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
     pub fn read(&mut self, schema: &'a Value, at: &str, depth: usize) -> Result<Schema, String> {
         self.count()?;
         if depth > DEEPEST {
-            return Err(format!("schemas are more than {DEEPEST} deep inside each other"));
+            return Err(format!("schemas are nested more than {DEEPEST} deep"));
         }
         let fields = match schema {
             Value::Bool(true) => return Ok(Schema::Any),
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
             Value::Object(fields) => fields,
             _ => {
                 return Err(format!(
-                    "{at}: {} is not a schema: give an object, true or false",
+                    "{at}: {} is not a schema (expected an object, true or false)",
                     short(schema)
                 ));
             }
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
                 "string" => Schema::String(self.string(fields, at)?),
                 "array" => self.array(fields, at, depth)?,
                 "object" => self.object(fields, at, depth)?,
-                other => return Err(format!("{at}.type: {other:?} is not a type of JSON")),
+                other => return Err(format!("{at}.type: {other:?} is not a JSON type")),
             });
         }
         Ok(Schema::union(any))
@@ -242,7 +242,7 @@ impl<'a> Reader<'a> {
             None => None,
             Some(Value::String(pattern)) => Some((pattern.clone(), at.to_owned())),
             Some(other) => {
-                return Err(format!("{at}.pattern: {} is not an expression", short(other)));
+                return Err(format!("{at}.pattern: {} is not a regular expression", short(other)));
             }
         };
         let format = match fields.get("format") {
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
     }
 
     fn array(&mut self, fields: &'a Fields, at: &str, depth: usize) -> Result<Schema, String> {
-        // Before draft 2020, a list in `items` had the meaning of `prefixItems`.
+        // Before draft 2020, a list in `items` was the same as `prefixItems`.
         let (prefix, items) = match (fields.get("items"), fields.get("prefixItems")) {
             (Some(Value::Array(all)), _) => {
                 (Some(("items", all.as_slice())), ("additionalItems", "additionalItems"))
@@ -299,7 +299,7 @@ impl<'a> Reader<'a> {
             Some(one) => self.read(one, &within(at, "additionalProperties"), depth + 1)?,
         };
         let mut required: Vec<String> = vec![];
-        // Draft 3 had a boolean here: it concerns the object that contains this one.
+        // In draft 3 this was a boolean about the containing object.
         if let Some(names) = fields.get("required").filter(|names| !names.is_boolean()) {
             let mut seen = HashSet::new();
             for name in list(names, &format!("{at}.required"))? {
@@ -419,7 +419,7 @@ impl<'a> Reader<'a> {
         let local = text.strip_prefix(id.trim_end_matches('#')).unwrap_or(text);
         let Some(fragment) = local.strip_prefix('#').or((local.is_empty()).then_some("")) else {
             return Err(format!(
-                "{at}: {} leads out of the schema: give what it leads to in $defs",
+                "{at}: {} refers to a different document: put the definition into $defs",
                 short(reference)
             ));
         };
@@ -439,7 +439,7 @@ impl<'a> Reader<'a> {
                 anchors.get(anchor).copied()
             }
         };
-        let found = found.ok_or_else(|| format!("{at}: {} leads to nothing", short(reference)))?;
+        let found = found.ok_or_else(|| format!("{at}: {} does not exist", short(reference)))?;
         self.definitions.push((text.to_owned(), Definition::Unread(found)));
         self.numbers.insert(text.to_owned(), self.definitions.len() - 1);
         Ok(self.definitions.len() - 1)
@@ -468,7 +468,7 @@ impl<'a> Reader<'a> {
                 self.open += 1;
                 if self.open > DEEPEST {
                     return Err(format!(
-                        "more than {DEEPEST} references lead to each other with words beside them"
+                        "references with other keywords are nested more than {DEEPEST} deep"
                     ));
                 }
                 let schema = self.read(value, &name, 0)?;
@@ -481,11 +481,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Like [`Reader::definition`], but follows references that only lead to other references.
+    /// Like [`Reader::definition`], but follows references that lead only to references.
     pub fn followed(&mut self, number: usize, depth: usize) -> Result<Schema, String> {
         match self.definition(number)? {
             Schema::Ref(_) if depth > DEEPEST => {
-                Err("a reference leads to references alone".to_owned())
+                Err("a reference leads only to references".to_owned())
             }
             Schema::Ref(next) => self.followed(next, depth + 1),
             schema => Ok(schema),
@@ -509,7 +509,7 @@ impl<'a> Reader<'a> {
                 (_, Value::Bool(_) | Value::Object(_)) => true,
                 _ => {
                     return Err(format!(
-                        "{at}.{word}: {} is not a schema: give an object, true or false",
+                        "{at}.{word}: {} is not a schema (expected an object, true or false)",
                         short(value)
                     ));
                 }
@@ -556,7 +556,7 @@ fn close(schema: &mut Schema, objects: bool) -> bool {
             true
         }
         Schema::Union(all) => {
-            // Every schema is closed, even if an earlier one could not be closed.
+            // Every schema is closed, even if an earlier schema could not be closed.
             let closed: Vec<bool> = all.iter_mut().map(|one| close(one, objects)).collect();
             closed.into_iter().all(|one| one)
         }
@@ -580,7 +580,7 @@ fn count(fields: &Fields, word: &str, at: &str) -> Result<Option<usize>, String>
         .or_else(|| value.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0).map(|n| n as u64));
     match whole {
         Some(n) => Ok(Some(usize::try_from(n).unwrap_or(usize::MAX))),
-        None => Err(format!("{at}.{word}: {} is no count", short(value))),
+        None => Err(format!("{at}.{word}: {} is not an integer of at least 0", short(value))),
     }
 }
 
@@ -596,9 +596,9 @@ fn within(at: &str, word: &str) -> String {
 
 /// A value as JSON text, shortened for an error message.
 fn short(value: &Value) -> String {
-    const MOST: usize = 60;
+    const MAX_SCHEMAS: usize = 60;
     let text = value.to_string();
-    match text.char_indices().nth(MOST) {
+    match text.char_indices().nth(MAX_SCHEMAS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text,
     }

@@ -1,8 +1,8 @@
 //! Comma-separated lists of required and optional entries: properties and items.
 //!
-//! All entries that may come next are in one row of the library's parser. A chain decides on one
-//! optional entry after the other: it makes five parser entries for each, and all of them are
-//! visited after every value. A tree makes four, and only its height is visited.
+//! All entries that may come next are in one row of the library's parser. A chain would decide on
+//! one optional entry after another: it has five parser entries for each, and all of them are
+//! visited after every value. A tree has four for each, and only its height is visited.
 
 use super::items::{Item, Sequence};
 use super::write::Writer;
@@ -25,7 +25,7 @@ fn again(is: &str, least: usize, most: Option<usize>) -> String {
 }
 
 impl Writer<'_> {
-    /// A list of `least` to `most` entries; `None` if this takes too many rules.
+    /// A list of `least` to `most` entries; `None` if it would need too many rules.
     pub fn sequence(
         &mut self,
         items: &[Item],

@@ -7,8 +7,9 @@ pub struct Unenforced {
     pub keyword: String,
     /// Path of the keyword, such as `$.properties.size`.
     pub at: String,
-    /// Whether the keyword excludes answers that no other keyword excludes. Strict checking is then
-    /// refused. Otherwise the keyword only checks values, and the reader can check them afterwards.
+    /// Whether the keyword excludes answers that no other keyword excludes. Strict mode is then
+    /// refused. Otherwise the keyword only checks values, and the client can check them after the
+    /// answer.
     pub matters: bool,
 }
 

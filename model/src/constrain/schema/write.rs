@@ -10,25 +10,24 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// White space in JSON: none, one space, or a line break and indentation. If white space is
-/// unlimited, some models write only white space until the token limit.
+/// White space in JSON: none, one space, or a line break and indentation. With unlimited white
+/// space, some models write only white space until the token limit.
 const WHITE_SPACE: &str = "%llguidance {\"ignore_once\": true}\n%ignore /( |\\n {0,16})/\n";
-/// A character of a string. If a character needs no escape, it cannot be escaped by its number, so
-/// that equal names look equal.
+/// A character of a string. A character that needs no escape cannot be written as an escape, so
+/// equal names are written equally.
 const CHARACTER: &str = r#"([^"\\\x00-\x1F\x7F]|\\(["\\bfnrt]|u00[01][0-9a-fA-F]|u007[fF]))"#;
 /// A character without escapes.
 const PLAIN: &str = r#"[^"\\\x00-\x1F\x7F]"#;
 /// Longer strings have no length limit.
 const LONGEST: usize = 1_000_000;
-/// Maximum characters of a date or a duration, whose fractions of a second may have any number of
-/// digits.
+/// Maximum characters of a date or a duration. Fractions of a second may have any number of digits.
 const MOMENT: usize = 40;
 /// Maximum number of values in a list of unique values. Each further value doubles the number of
 /// rules.
 const MOST_UNIQUE: usize = 6;
 
 /// Maximum number of optional properties of one object. Any of them may come next, and the
-/// library's time grows with the square of their number: the slowest token of an answer takes 5 ms
+/// library's time grows with the square of their number. The slowest token of an answer takes 5 ms
 /// with 500, 50 ms with 2,000, and seconds with 10,000.
 const MOST_OPTIONAL: usize = 2000;
 
@@ -39,7 +38,7 @@ pub struct Writer<'a> {
     rules: HashMap<String, String>,
     terminals: HashMap<String, String>,
     /// Named references whose rules are not written yet.
-    wanted: Vec<usize>,
+    pending: Vec<usize>,
     named: HashSet<usize>,
     any: bool,
 }
@@ -59,16 +58,16 @@ pub fn write(reader: Reader<'_>, root: &Schema) -> Result<Translated, String> {
         out: WHITE_SPACE.to_owned(),
         rules: HashMap::new(),
         terminals: HashMap::new(),
-        wanted: vec![],
+        pending: vec![],
         named: HashSet::new(),
         any: false,
     };
-    let Some(start) = writer.value(root)? else { return Err("no value keeps to it".to_owned()) };
+    let Some(start) = writer.value(root)? else { return Err("no value satisfies it".to_owned()) };
     let _ = writeln!(writer.out, "start: {start}");
-    while let Some(number) = writer.wanted.pop() {
+    while let Some(number) = writer.pending.pop() {
         let schema = writer.reader.followed(number, 0)?;
         let Some(is) = writer.value(&schema)? else {
-            return Err("no value keeps to what a reference leads to".to_owned());
+            return Err("no value satisfies the target of a reference".to_owned());
         };
         let _ = writeln!(writer.out, "d{number}: {is}");
     }
@@ -143,7 +142,7 @@ impl Writer<'_> {
             Schema::Union(all) => return self.union(all),
             Schema::Ref(number) => {
                 if self.named.insert(*number) {
-                    self.wanted.push(*number);
+                    self.pending.push(*number);
                 }
                 RuleExpression::Rule(format!("d{number}"))
             }
@@ -228,11 +227,12 @@ impl Writer<'_> {
         if strings.patterns.is_empty() && strings.formats.is_empty() {
             return Ok(Some(RuleExpression::Terminal(string_terminal(strings))));
         }
-        let moment = ["date-time", "time", "duration"];
-        let most = match strings.formats.iter().any(|format| moment.contains(&format.as_str())) {
-            true => Some(strings.most.unwrap_or(MOMENT).min(MOMENT.max(strings.least))),
-            false => strings.most,
-        };
+        let date_formats = ["date-time", "time", "duration"];
+        let most =
+            match strings.formats.iter().any(|format| date_formats.contains(&format.as_str())) {
+                true => Some(strings.most.unwrap_or(MOMENT).min(MOMENT.max(strings.least))),
+                false => strings.most,
+            };
         let schema = |patterns: &[&str], formats: &[String]| {
             let mut all: Vec<Value> =
                 patterns.iter().map(|p| json!({ "type": "string", "pattern": p })).collect();
@@ -249,8 +249,8 @@ impl Writer<'_> {
                 _ => json!({ "allOf": all }),
             }
         };
-        // Each pattern is compiled separately: an invalid one is an error, and one that is too
-        // large is not enforced.
+        // Each pattern is compiled separately. An invalid pattern is an error. A pattern that is
+        // too large is not enforced.
         let mut patterns: Vec<&str> = vec![];
         for (pattern, at) in &strings.patterns {
             match tried(&json!({ "type": "string", "pattern": pattern })) {
@@ -265,7 +265,7 @@ impl Writer<'_> {
                 Err(why) => return Err(format!("{at}.pattern: {why}")),
             }
         }
-        // All constraints together. If that is too large, a subset; the strictest come first.
+        // First all constraints together. If that is too large, a subset, the strictest first.
         for (patterns, formats) in [
             (patterns.as_slice(), strings.formats.as_slice()),
             (&patterns, &[]),
@@ -313,7 +313,7 @@ impl Writer<'_> {
             }
         }
         let rest = if cut { None } else { self.value(&array.items)? };
-        // The list is built from the end: the lists that may follow a number of items.
+        // The list is built from its end: the lists that may follow a number of items.
         let there = items.len();
         let comma = |i: usize| if i == 0 { "" } else { "\",\" " };
         let (left_least, left_most) =
@@ -346,7 +346,7 @@ impl Writer<'_> {
         Ok(sequence.between("[", "]").map(|is| self.rule(&is)))
     }
 
-    /// The values of a list of unique values, if they are few and all known.
+    /// The values of a list of unique values, if all are known and there are few of them.
     fn values(&mut self, items: &Schema) -> Option<Vec<String>> {
         let all = match items {
             Schema::Union(all) => all.as_slice(),
@@ -375,7 +375,7 @@ impl Writer<'_> {
             object.properties.iter().map(|(name, _)| name.as_str()).collect();
         let mut items = vec![];
         let mut taken = vec![];
-        // Required properties that are not listed follow the listed ones.
+        // Required properties that are not listed follow the listed properties.
         let others: Vec<(String, Schema)> =
             (object.required.iter().filter(|name| !known.contains(name.as_str())))
                 .map(|name| (name.clone(), object.of_name(name)))
@@ -401,8 +401,8 @@ impl Writer<'_> {
         if optional > MOST_OPTIONAL {
             let at = &object.at;
             return Err(format!(
-                "{at}: {optional} properties may be left out: require some, or give \
-                 {MOST_OPTIONAL} at most"
+                "{at}: {optional} properties are optional, more than the limit of {MOST_OPTIONAL}: \
+                 make some of them required, or remove some"
             ));
         }
         let sequence = match self.sequence(&items, object.least, object.most) {
@@ -442,8 +442,8 @@ impl Writer<'_> {
         }
         let mut ways = vec![];
         for (i, (pattern, schema)) in patterns.iter().enumerate() {
-            // A name that matches two patterns would have to satisfy both schemas, so it is
-            // excluded.
+            // A name that matches two patterns would have to satisfy both schemas, so such names
+            // are excluded.
             let others: Vec<String> = patterns
                 .iter()
                 .enumerate()
