@@ -5,11 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A requested device: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`, or a list `cuda:0,cuda:1`.
-/// `cuda` and `rocm` without a number mean the first device of that vendor.
+/// `cuda` and `rocm` without a number are the first device of that vendor.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The first NVIDIA GPU; without one the first AMD GPU; without any GPU the CPU.
+    /// The first NVIDIA GPU. Without NVIDIA GPUs the first AMD GPU, and without any GPU the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -61,19 +61,19 @@ pub enum DeviceError {
     #[error("'{0}' is not a device number")]
     Number(String),
     /// A CPU number other than 0.
-    #[error("all CPU cores together are one device: give cpu, or cpu:0")]
+    #[error("all CPU cores are one device: use cpu or cpu:0")]
     OneCpu,
     /// A backend that kjit does not have, such as `metal`.
-    #[error("kjit has no {0} driver: give auto, cpu, cuda:N or rocm:N")]
+    #[error("kjit has no {0} driver: use auto, cpu, cuda:N or rocm:N")]
     NoDriver(String),
     /// A device is named twice.
     #[error("{0} is named twice")]
     Twice(String),
     /// `auto` among others.
-    #[error("auto is one device: name several explicitly, as in cuda:0,cuda:1")]
+    #[error("auto is one device: to use several, name them (cuda:0,cuda:1)")]
     AutoAmong,
     /// Any other text.
-    #[error("give auto, cpu, cuda:N or rocm:N, or several of them: cuda:0,cuda:1")]
+    #[error("use auto, cpu, cuda:N or rocm:N, or a list (cuda:0,cuda:1)")]
     Unknown,
 }
 
@@ -152,8 +152,7 @@ pub struct DeviceTaken {
     pub threads: Option<usize>,
     /// The reason why [`DeviceChoice::Auto`] chose the CPU.
     pub why: Option<String>,
-    /// Warnings about the choice, such as devices that were skipped or a chip that is not in kjit's
-    /// table.
+    /// Warnings about the choice, such as skipped devices or a chip that is not in kjit's table.
     pub remarks: Vec<String>,
     /// The layers of each device if there are several. The other fields describe the last device.
     pub stages: Vec<StageTaken>,
@@ -255,19 +254,19 @@ mod tests {
         }
         for (text, says) in [
             ("cpu:1", "one device"),
-            ("auto:0", "give auto"),
+            ("auto:0", "use auto"),
             ("cuda:x", "'x' is not a device number"),
             ("cuda:-1", "not a device number"),
             ("metal", "no metal driver"),
             ("metal:0", "no metal driver"),
-            ("banana", "give auto"),
+            ("banana", "use auto"),
             ("cuda:0,cuda", "cuda:0 is named twice"),
             ("cpu,cpu:0", "cpu is named twice"),
             ("cuda:0,auto", "auto is one device"),
-            ("cuda:0,banana", "give auto"),
-            ("cuda:0,", "give auto"),
-            (",", "give auto"),
-            ("", "give auto"),
+            ("cuda:0,banana", "use auto"),
+            ("cuda:0,", "use auto"),
+            (",", "use auto"),
+            ("", "use auto"),
         ] {
             assert!(text.parse::<DeviceChoice>().unwrap_err().to_string().contains(says), "{text}");
         }

@@ -6,7 +6,7 @@ use kjit_graph::{Graph, Pooling};
 /// Checks the tokens and returns how their rows are pooled to a vector.
 ///
 /// # Errors
-/// A model that makes logits; no tokens, too many, or ids outside the vocabulary.
+/// The model computes logits. There are no tokens, too many tokens, or ids outside the vocabulary.
 pub fn embeds(graph: &Graph, tokens: &[u32], context: usize) -> Result<Pooling, SessionError> {
     let Some(pooling) = graph.pooling else {
         return Err(SessionError::Device(format!(

@@ -7,13 +7,13 @@ use kjit_graph::GraphError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// Kernels give wrong results on this device in every variant that it supports: one line for
-    /// each. The verdicts are cached.
-    #[error("{}; --device cpu computes without it, kjit doctor --run --report FILE says which \
-        kernels are wrong", .0.join("; "))]
+    /// Kernels give wrong results on this device in every variant that it supports; one line for
+    /// each kernel. The verdicts are cached.
+    #[error("{}: use --device cpu, or find the wrong kernels with kjit doctor --run --report \
+        FILE", .0.join("; "))]
     Wrong(Vec<String>),
-    /// The model is an encoder and makes no logits.
-    #[error("architecture '{arch}' is an encoder: it makes embeddings, not text")]
+    /// The model is an encoder and computes no logits.
+    #[error("architecture '{arch}' is an encoder: it computes embeddings, not text")]
     Encoder {
         /// `general.architecture`.
         arch: String,
@@ -31,8 +31,8 @@ pub enum SessionError {
     },
     /// The context is too small.
     #[error(
-        "{tokens} tokens do not fit in the context of {context}: give a larger -c, or a \
-         shorter prompt"
+        "{tokens} tokens do not fit in the context of {context}: use a larger -c or a shorter \
+         prompt"
     )]
     Context {
         /// Requested tokens, including those already in the sequence.
@@ -48,8 +48,8 @@ pub enum SessionError {
     },
     /// Not enough free pages for keys and values.
     #[error(
-        "{needed} pages of keys and values are needed, and {free} are free: remove a sequence, or \
-         open the model with room for more tokens"
+        "{needed} KV pages are needed, but {free} are free: remove a sequence, or open the model \
+         with more KV pages"
     )]
     Pages {
         /// Pages that the step needs.
@@ -58,12 +58,13 @@ pub enum SessionError {
         free: usize,
     },
     /// The sequence was removed, or belongs to another session.
-    #[error("there is no such sequence: it was removed")]
+    #[error("the sequence does not exist: it was removed, or belongs to another session")]
     NoSequence,
-    /// Scales of adapters were set for a sequence that has tokens, or too many or too few.
+    /// Scales of adapters were set for a sequence with tokens, or their number differs from the
+    /// number of adapters.
     #[error(
-        "{given} scales were given for {adapters} adapters, to a sequence of {tokens} tokens: give \
-         each adapter a scale before the first token"
+        "{given} scales for {adapters} adapters and a sequence of {tokens} tokens: set one scale \
+         for each adapter before the first token"
     )]
     Adapters {
         /// Number of scales.
@@ -89,7 +90,7 @@ pub enum SessionError {
     #[error("no token to continue from")]
     NoTokens,
     /// The mask and the biases forbid every token.
-    #[error("no token is allowed: the mask or the biases forbid every one")]
+    #[error("no token is allowed: the mask or the biases forbid all tokens")]
     NothingAllowed,
     /// An allocation failed.
     #[error("{what} needs {bytes} bytes, more than available: {hint}")]
@@ -103,8 +104,8 @@ pub enum SessionError {
     },
     /// A logit is infinite or NaN.
     #[error(
-        "the model's scores are not numbers (token {id}'s is {score}): weights in the file are \
-         damaged or too large; download it again"
+        "the logit of token {id} is {score}: weights in the file are damaged or too large, \
+         download it again"
     )]
     Scores {
         /// The first such token.
@@ -112,8 +113,9 @@ pub enum SessionError {
         /// The logit of this token.
         score: f32,
     },
-    /// A device fault after which no data on the device is reliable. This session is unusable. A
-    /// new one needs a new context on the device, or a new process if the driver cannot create one.
+    /// A device fault after which no data on the device is valid. This session is unusable. A new
+    /// session needs a new context on the device, or a new process if the driver cannot create a
+    /// context.
     #[error("{0}")]
     Lost(String),
     /// The device or its compiler failed.
@@ -126,7 +128,7 @@ pub enum SessionError {
 /// # Errors
 /// [`SessionError::Scores`] with the first logit that is not finite.
 pub fn check_scores(row: &[f32]) -> Result<(), SessionError> {
-    // No early exit, so that the loop is vectorised: 49,152 logits take a few µs.
+    // The loop has no early exit, so that the compiler vectorises it: 49,152 logits take a few µs.
     if row.iter().fold(true, |all, score| all & score.is_finite()) {
         return Ok(());
     }
@@ -144,7 +146,7 @@ impl From<Error> for SessionError {
                 bytes: asked,
                 hint: format!("{free} of {total} bytes are free"),
             },
-            // A call that fails leaves the context in an unknown state.
+            // A failed call leaves the context in an unknown state.
             lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => {
                 SessionError::Lost(lost.to_string())
             }

@@ -1,4 +1,4 @@
-//! Operations that the CPU computes within a GPU's pass.
+//! Operations that the CPU computes during a GPU's pass.
 
 use super::{OpenOptions, SessionError};
 use kjit_gguf::Gguf;
@@ -14,11 +14,12 @@ pub trait HostOps: Send {
     fn context(&self) -> usize;
 
     /// Runs the operation with this index. `inputs` are the rows of its
-    /// [`reads`](kjit_graph::Op::reads), for `tokens` tokens at positions from `first` on; the
+    /// [`reads`](kjit_graph::Op::reads), for `tokens` tokens at positions from `first` on. The
     /// results are the rows of its [`writes`](kjit_graph::Op::writes).
     ///
     /// # Errors
-    /// No such operation, a wrong number or size of inputs, positions past the context.
+    /// The operation does not exist, an input has a wrong size, there are too few or too many
+    /// inputs, or a position exceeds the context.
     fn run_op(
         &mut self,
         op: usize,
@@ -28,6 +29,6 @@ pub trait HostOps: Send {
     ) -> Result<Vec<Vec<f32>>, SessionError>;
 }
 
-/// Sets the CPU up for the operations of a graph. The runner of a GPU gets this function when it is
-/// opened, so that it does not depend on the CPU's code.
+/// Prepares the CPU for the operations of a graph. The runner of a GPU gets this function when it
+/// is opened, so it does not depend on the CPU's code.
 pub type OpenHostOps = fn(Arc<Gguf>, Graph, &OpenOptions) -> Result<Box<dyn HostOps>, SessionError>;

@@ -1,7 +1,7 @@
-//! The contract of a runner, which computes a model's layers on a device: the requests and results
-//! of a step ([`Want`], [`StepOutput`]), the options of opening a model ([`OpenOptions`]), errors
-//! ([`SessionError`]), and the choice of tokens ([`sample::Sampler`]). A session uses its device
-//! only through [`Runner`].
+//! The contract of a runner. A runner computes a model's layers on a device. The contract has the
+//! requests and results of a step ([`Want`], [`StepOutput`]), the options of opening a model
+//! ([`OpenOptions`]), errors ([`SessionError`]), and the choice of tokens ([`sample::Sampler`]). A
+//! session uses its device only through [`Runner`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -28,15 +28,15 @@ impl KvType {
     }
 }
 
-/// The largest context if none was requested: it limits memory use.
+/// The largest context if none was requested. It limits memory use.
 const USUAL_CONTEXT: usize = 8192;
-/// Tokens of a prompt in one pass on a GPU: matrix units need many rows.
+/// Number of prompt tokens in one pass on a GPU. Matrix units need many rows.
 const CHUNK_ON_GPU: usize = 2048;
-/// Tokens of a prompt in one pass on the CPU: more would not fit its caches.
+/// Number of prompt tokens in one pass on the CPU. More tokens would not fit in the caches.
 const CHUNK_ON_CPU: usize = 512;
 
-/// The most drafted tokens of a step. With the current token they make 8 rows. On a memory-bound
-/// device 8 rows take hardly longer than one.
+/// Maximum number of drafted tokens of a step. With the current token they are 8 rows. On a
+/// memory-bound device 8 rows take hardly longer than one.
 pub const DRAFTS: usize = 7;
 
 /// The output that a model is opened for.
@@ -54,16 +54,17 @@ pub enum Output {
 /// one or two sequences.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Persistence {
-    /// If it was measured to be faster. That is on Hopper cards, for dense models that are mostly
-    /// Q4_0, Q4_1, Q4_K, Q5_K, Q6_K or Q8_0. Heads have at most 128 elements, and layers at least
-    /// 50 MiB of weights. (If two cards compute a layer together: 100 MiB of each card's share, and
-    /// only for one sequence.) If the kernel cannot be compiled, ordinary launches are used.
+    /// If it was measured to be faster. This is true on Hopper GPUs for dense models that are
+    /// mostly Q4_0, Q4_1, Q4_K, Q5_K, Q6_K or Q8_0, with at most 128 elements per head and at least
+    /// 50 MiB of weights per layer. (If two GPUs compute a layer together: 100 MiB in each GPU's
+    /// share, and only for one sequence.) If the kernel cannot be compiled, ordinary launches are
+    /// used.
     #[default]
     Auto,
-    /// As `Auto`, and where nothing was measured the kernel is planned as well, for a trial at
-    /// opening. `Auto` becomes this on devices that have a trial (AMD).
+    /// As `Auto`. If nothing was measured, the kernel is planned as well, for a trial at opening.
+    /// `Auto` becomes this variant on devices that have a trial (AMD).
     Tried,
-    /// If possible. If not, ordinary launches are used and the plan says why.
+    /// If possible. Otherwise ordinary launches are used, and the plan has the reason.
     On,
     /// Never.
     Off,
@@ -73,8 +74,8 @@ pub enum Persistence {
 /// single tokens ([`OpenOptions::host_experts`], [`OpenOptions::host_ffn`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HostPrompts {
-    /// The faster one for each prompt length: the CPU, or the GPU after copying the weights. Rates
-    /// are measured when the model is opened.
+    /// The faster device for each prompt length: the CPU, or the GPU after copying the weights.
+    /// Rates are measured when the model is opened.
     #[default]
     Measured,
     /// Always the CPU. Nothing is copied and no GPU memory is reserved.
@@ -86,8 +87,7 @@ pub enum HostPrompts {
 /// The division of a model among several devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Split {
-    /// By layers: each device has a range of layers, and hidden states pass from one device to the
-    /// next.
+    /// By layers: each device has a range of layers. Hidden states go from each device to the next.
     #[default]
     Layers,
     /// By heads and rows: all devices compute each layer together.
@@ -104,7 +104,7 @@ pub struct AdapterFile {
     pub path: PathBuf,
     /// The name that requests use. `None`: the name of the file or folder.
     pub name: Option<String>,
-    /// The scale in sequences that choose none. 0 leaves the adapter out there.
+    /// The scale in sequences that choose no adapter. With 0 the adapter has no effect in them.
     pub scale: f32,
 }
 
@@ -116,18 +116,18 @@ pub struct OpenOptions {
     pub device: DeviceChoice,
     /// The division among several devices.
     pub split: Split,
-    /// Number of first layers on the CPU; a GPU computes the others. `None`: the layers that do not
-    /// fit if the CPU is among the devices, 0 if it is not.
+    /// Number of first layers on the CPU; a GPU computes the others. `None`: if the CPU is among
+    /// the devices, the layers that do not fit on the GPUs; otherwise 0.
     pub host_layers: Option<usize>,
-    /// Number of first MoE layers whose experts run on the CPU within a GPU's pass. A number above
-    /// the number of layers means all.
+    /// Number of first MoE layers whose experts run on the CPU during a GPU's pass. Numbers above
+    /// the number of layers mean all layers.
     pub host_experts: usize,
-    /// Number of layers, spread evenly, whose feed-forward part runs on the CPU within a GPU's
-    /// pass. A number above the number of layers means all. `None`: chosen by measured rates for a
-    /// model that exceeds one GPU's memory, opened for one sequence without
-    /// [`OpenOptions::stream`]; 0 in all other cases.
+    /// Number of layers, spread evenly, whose feed-forward part runs on the CPU during a GPU's
+    /// pass. Numbers above the number of layers mean all layers. `None`: measured rates decide for
+    /// a model that exceeds one GPU's memory and is opened for one sequence without
+    /// [`OpenOptions::stream`]; otherwise 0.
     pub host_ffn: Option<usize>,
-    /// GPU bytes for an expert cache. It holds the most used experts of the host, and the GPU
+    /// GPU bytes for an expert cache. It has the most used experts of the host, and the GPU
     /// computes them. `None`: no expert cache.
     pub hot_experts: Option<u64>,
     /// The device that computes host experts and host FFN for prompts.
@@ -151,18 +151,18 @@ pub struct OpenOptions {
     pub kv: KvType,
     /// Prefers accuracy to speed.
     pub precise: bool,
-    /// The bits of a sequence's logits do not depend on other sequences, prompt chunks, cached
-    /// prefixes, drafts or threads. Slower. Opening fails if this cannot be guaranteed.
+    /// The logits of a sequence are bit for bit independent of other sequences, prompt chunks,
+    /// cached prefixes, drafts and threads. Slower. Opening fails if this cannot be guaranteed.
     pub reproducible: bool,
     /// Number of CPU threads.
     pub threads: usize,
     /// Tokens of a prompt in one pass. `None`: the device's default.
     pub prefill_chunk: Option<usize>,
-    /// On a GPU: opening returns as soon as single tokens can be decoded. Missing prompt kernels
-    /// are compiled in the background and used from a later token on. So two runs may choose
-    /// different tokens if logits are nearly equal.
+    /// On a GPU: opening returns when single tokens can be decoded. Missing prompt kernels are
+    /// compiled in the background and used from a later token on. So two runs may choose different
+    /// tokens if logits are nearly equal.
     pub early: bool,
-    /// On a GPU: has a program for a few tokens of one sequence, to verify drafts
+    /// On a GPU: compiles a program for a few tokens of one sequence, to verify drafts
     /// ([`Want::Drafted`]).
     ///
     /// [`Want::Drafted`]: super::Want::Drafted
@@ -172,7 +172,7 @@ pub struct OpenOptions {
     /// Instrumentation of the persistent kernel, for tests. Not serialised.
     #[serde(skip)]
     pub probe: Probe,
-    /// On a GPU: the most bytes of weights, state and working memory. `None`: the free memory.
+    /// On a GPU: maximum bytes of weights, state and working memory. `None`: the free memory.
     /// Layers that do not fit are streamed in each step.
     pub memory: Option<u64>,
     /// On a GPU: streams all layers, even if they fit.
@@ -191,8 +191,8 @@ pub struct OpenOptions {
 }
 
 impl Default for OpenOptions {
-    /// The first GPU, or the CPU with every core if there is no GPU; one sequence; keys and values
-    /// in f16.
+    /// Defaults: the first GPU, or the CPU with every core if there is no GPU; one sequence; keys
+    /// and values in f16.
     fn default() -> OpenOptions {
         OpenOptions {
             device: DeviceChoice::Auto,
@@ -233,13 +233,13 @@ impl OpenOptions {
         OpenOptions { context: Some(context), ..OpenOptions::default() }
     }
 
-    /// Tokens that fit in a sequence of this model. If positions are learned, at most their number.
+    /// Tokens that fit in a sequence of this model. Learned positions limit this number.
     pub fn context_of(&self, graph: &Graph) -> usize {
         let context = self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT));
         graph.positions.map_or(context, |n| n.min(context))
     }
 
-    /// The fewest sequences that [`OpenOptions::fewer`] leaves.
+    /// The minimum number of sequences with [`OpenOptions::fewer`].
     pub const FEW: usize = 4;
 
     /// Whether [`OpenOptions::paged`] works with this model and these devices.

@@ -24,7 +24,7 @@ impl PageCount {
     }
 }
 
-/// Pages of keys and values of a runner whose sequences may share them.
+/// A runner's pages of keys and values. Its sequences may share them.
 pub trait KvPages {
     /// Counts of pages. `None` if each slot has memory for a whole context.
     fn count(&self) -> Option<PageCount>;
@@ -47,8 +47,8 @@ pub trait KvPages {
     /// Drops one reference to each of these pages.
     fn release(&mut self, pages: &[u32]);
 
-    /// Starts an empty slot with `tokens`, whose keys and values are in `pages`; `copy` contains
-    /// the saved recurrent states, if the model has any.
+    /// Starts an empty slot with `tokens`, whose keys and values are in `pages`. `copy` has the
+    /// saved recurrent states, if the model has any.
     ///
     /// # Errors
     /// A device fault.
@@ -60,7 +60,7 @@ pub trait KvPages {
         copy: Option<usize>,
     ) -> Result<(), SessionError>;
 
-    /// Recurrent states that can be saved besides those of the slots.
+    /// Number of slots for saved recurrent states, in addition to the states of the sequences.
     fn copies(&self) -> usize;
 
     /// Saves a slot's recurrent states after its first `len` tokens. `false` if the states are at

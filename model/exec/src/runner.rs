@@ -21,16 +21,16 @@ pub struct TokenSpan<'a> {
 pub enum HiddenStates<'a> {
     /// Hidden states in host memory.
     Host(&'a [f32]),
-    /// Hidden states on a device, valid after all work that is in the stream now. Later work in
-    /// that stream may overwrite them.
+    /// Hidden states on a device. They are valid after all work that is in the stream now. Later
+    /// work in that stream may overwrite them.
     Device(&'a Stream, DeviceBuffer<f32>),
 }
 
 /// Receives hidden states, with the index of the first one among all requested states.
 pub type HiddenStatesSink<'a> = dyn FnMut(usize, HiddenStates<'_>) -> Result<(), SessionError> + 'a;
 
-/// Computes all layers of a model, or the layers of one stage: then [`Runner::before`] is the stage
-/// whose hidden states are its input. A sequence is a *slot* here. The session checks all
+/// Computes all layers of a model, or the layers of one stage. The hidden states of the stage
+/// [`Runner::before`] are then its input. A sequence is a *slot* here. The session checks all
 /// arguments.
 pub trait Runner: Any + Send {
     /// The graph that is run.
@@ -42,7 +42,7 @@ pub trait Runner: Any + Send {
     /// Allocates a sequence's state in this slot, here and in all previous stages.
     ///
     /// # Errors
-    /// [`SessionError::Memory`] if memory does not suffice.
+    /// [`SessionError::Memory`] if there is not enough memory.
     fn add(&mut self, slot: usize) -> Result<(), SessionError>;
 
     /// Sets the factor of each adapter of [`Graph::adapters`] for the sequence in a slot, here and
@@ -71,8 +71,8 @@ pub trait Runner: Any + Send {
     /// A device fault.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError>;
 
-    /// Removes a slot's tokens from position `len` on; it has `now` tokens. Returns the number of
-    /// remaining tokens: fewer than `len` if a state cannot return to that position.
+    /// Removes a slot's tokens from position `len` on. The slot has `now` tokens. Returns the
+    /// number of remaining tokens: fewer than `len` if a state cannot be rewound to that position.
     fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize;
 
     /// After a failed step: restores a slot's first `len` tokens. Returns the number of remaining
@@ -81,8 +81,8 @@ pub trait Runner: Any + Send {
         len
     }
 
-    /// Runs these tokens and passes their hidden states on in the order of the pieces. Before that,
-    /// tokens of the sequence from a piece's first position on are removed.
+    /// Runs these tokens and passes on their hidden states, in the order of the spans. Before that,
+    /// the sequence's tokens from a span's first position on are removed.
     ///
     /// # Errors
     /// A device fault.
@@ -106,11 +106,11 @@ pub trait Runner: Any + Send {
     /// Computes a text's vector. The model must be an encoder.
     ///
     /// # Errors
-    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
-    /// fault.
+    /// The model computes logits; there are no tokens, too many tokens, or ids outside the
+    /// vocabulary; a device fault.
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError>;
 
-    /// Decoding with the choice of every token on the device. `None` if the session chooses.
+    /// Decoding with the choice of every token on the device. `None` if the session chooses tokens.
     fn ahead(&mut self) -> Option<&mut dyn DeviceDecode> {
         None
     }
@@ -141,8 +141,8 @@ pub trait Runner: Any + Send {
         None
     }
 
-    /// Whether more slots can be added than the model was opened with: memory of a sequence is
-    /// allocated when its tokens arrive.
+    /// Whether more slots can be added than the model was opened with. This is possible if memory
+    /// of a sequence is allocated when its tokens arrive.
     fn grows(&self) -> bool {
         false
     }
@@ -221,8 +221,8 @@ pub trait StepAhead {
 
 /// Chooses tokens on the device, which runs ahead of the host.
 pub trait DeviceDecode {
-    /// Computes each task's tokens, then chooses a token, passes it to `sink` and computes it,
-    /// repeatedly. Returns each sequence's length, also after an error.
+    /// Computes each task's tokens, then repeats: choose a token, pass it to `sink`, compute it.
+    /// Returns each sequence's length, also after an error.
     fn decode(
         &mut self,
         tasks: &mut [Task<'_>],

@@ -60,17 +60,17 @@ impl TokenMask {
     }
 }
 
-/// Chooses tokens. Options, position, logits and history determine the token on every machine;
-/// earlier draws have no influence. A draw adds noise to each token's score and takes the largest
+/// Chooses tokens. Options, position, logits and history determine the token on every machine.
+/// Earlier draws have no influence. A draw adds noise to each token's score and chooses the largest
 /// sum. The noise is computed from the seed, the position and the token's id
-/// ([`kjit_kernels::noise`]). So scores that differ in their last bits, such as those after a
-/// cached prompt, rarely change a token: with differences up to `d` at temperature 1, less than a
+/// ([`kjit_kernels::noise`]). So scores that differ in their last bits, such as scores after a
+/// cached prompt, rarely change a token. With differences up to `d` at temperature 1, less than a
 /// fraction `d` of all draws changes.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     options: SampleOptions,
     mask: Option<TokenMask>,
-    /// The last `window` tokens as a ring buffer; `next` is the oldest once it is full.
+    /// The last `window` tokens as a ring buffer. When it is full, `next` is the oldest token.
     recent: Vec<u32>,
     next: usize,
     /// Scratch memory for candidates.
@@ -115,7 +115,7 @@ impl Sampler {
         }
     }
 
-    /// Adds the tokens before the answer. DRY also finds repetitions of them; penalties do not
+    /// Adds the tokens before the answer. DRY also finds repetitions of them. Penalties do not
     /// count them.
     pub fn read(&mut self, prompt: &[u32]) {
         let dry = &self.options.dry;
@@ -142,7 +142,8 @@ impl Sampler {
     }
 
     /// Penalties and biases as a list for the device, each token below `n_vocab` once. `None` if
-    /// the list may exceed `most` tokens, or if an option needs the CPU: then the host adjusts.
+    /// the list may exceed `most` tokens, or if an option needs the CPU. The host then adjusts the
+    /// logits.
     pub fn adjustments(&self, n_vocab: usize, most: usize) -> Option<Vec<Entry>> {
         let o = &self.options;
         let recent: &[u32] = if o.penalises() { &self.recent } else { &[] };
@@ -192,14 +193,14 @@ impl Sampler {
         SamplerCheckpoint { recent: self.recent.clone(), next: self.next, history, mu }
     }
 
-    /// Returns to a mark: tokens accepted since are removed from the history.
+    /// Returns to a mark: tokens that were accepted after it are removed from the history.
     pub fn back_to(&mut self, mark: SamplerCheckpoint) {
         (self.recent, self.next, self.mu) = (mark.recent, mark.next, mark.mu);
         self.history.back_to(mark.history);
     }
 
-    /// Returns to a mark, then accepts the tokens `chosen` again, which are the first ones accepted
-    /// since the mark.
+    /// Returns to a mark, then accepts the tokens `chosen` again. They are the first tokens that
+    /// were accepted after the mark.
     pub fn back_to_after(&mut self, mark: SamplerCheckpoint, chosen: &[u32]) {
         self.back_to(mark);
         chosen.iter().for_each(|&id| self.accept(id));
@@ -316,7 +317,7 @@ impl Sampler {
             cuts::top_n_sigma(c, o.top_n_sigma);
         }
         if o.mirostat.is_none() && o.top_k > 0 && o.top_k < c.len() {
-            // Only the kept tokens are sorted: sorting a vocabulary of 128k takes 10 ms.
+            // Only the remaining tokens are sorted. Sorting a vocabulary of 128k would take 10 ms.
             c.select_nth_unstable_by(o.top_k - 1, likeliest_first);
             c.truncate(o.top_k);
         }
@@ -341,8 +342,8 @@ impl Sampler {
         if let Some(mirostat) = o.mirostat {
             mirostat.cut(c, self.mu);
         } else if weighed {
-            // Top-p is computed first because its sum is over all candidates. The most likely token
-            // has weight 1; min-p compares with it.
+            // Top-p is first because its sum is over all candidates. The most likely token has
+            // weight 1; min-p compares with it.
             let sum: f64 = c.iter().map(|c| c.weight).sum();
             keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
             c.retain(|c| c.weight >= f64::from(o.min_p));
@@ -497,9 +498,9 @@ mod tests {
             assert_eq!(
                 order.iter().map(|&i| found[i]).sum::<usize>(),
                 DRAWS,
-                "nothing else is drawn"
+                "other tokens are drawn"
             );
-            // Tokens with few expected draws share one cell.
+            // Tokens with few expected draws are counted together.
             let (mut chi, mut cells, mut rest) = (0.0, 0, (0.0, 0.0));
             for &i in &order {
                 let want = weight(logits[i]) / sum * DRAWS as f64;
@@ -524,8 +525,8 @@ mod tests {
     }
 
     /// Scores after a cached prompt differ from recomputed scores by about 1e-3. To first order a
-    /// draw changes with probability ½ Σ p(i) p(j) |d(i) − d(j)|, at most σ / √π for differences d
-    /// with standard deviation σ.
+    /// draw changes with probability ½ Σ p(i) p(j) |d(i) − d(j)|. This is at most σ / √π for
+    /// differences d with standard deviation σ.
     #[test]
     fn small_score_changes_rarely_change_draws() {
         const DRAWS: usize = 30_000;
@@ -549,7 +550,7 @@ mod tests {
             differ += usize::from(s.sample(at, &mut logits.clone()) != s.sample(at, &mut moved));
         }
         // Expected: 0.56e-3 of 30000, which is 17. Sampling by a cumulative sum over the vocabulary
-        // changes many more draws, because a draw can cross any border of the sum.
+        // would change many more draws, because a draw could cross any border of the sum.
         assert!((1..30).contains(&differ), "{differ} of {DRAWS}");
     }
 

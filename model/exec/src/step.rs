@@ -5,18 +5,18 @@ use super::{Sampler, SessionError, check_scores};
 /// The result that a step returns for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// No result. The tokens only enter the state.
+    /// No result. The tokens are only added to the state.
     Nothing,
     /// The logits after the last token.
     Last,
     /// The logits after every token, in order.
     All,
-    /// A token chosen by the sequence's [`Sampler`] after the last one. It is not appended; the
-    /// next step may append it.
+    /// The sequence's [`Sampler`] chooses the next token. The token is not appended; the next step
+    /// may append it.
     Choose,
     /// The last N tokens are drafts. A token is chosen after the token before them and after each
     /// draft, until a choice differs from its draft. Rejected drafts are removed; the session's
-    /// `len` gives the new length.
+    /// `len` is the new length.
     Drafted(usize),
 }
 
@@ -29,8 +29,8 @@ pub enum StepOutput {
     Logits(Vec<f32>),
     /// The chosen token.
     Token(u32),
-    /// The chosen tokens, at least one. All but the last are accepted drafts, which are already in
-    /// the sequence.
+    /// The chosen tokens, at least one. All except the last are accepted drafts, which are already
+    /// in the sequence.
     Tokens(Vec<u32>),
 }
 
@@ -49,7 +49,7 @@ pub enum DecodeControl {
     Pause,
 }
 
-/// A sequence's part of a step after the checks, as runners get it.
+/// A sequence's part of a step after the checks, as runners receive it.
 pub struct Task<'a> {
     /// The sequence's slot.
     pub slot: usize,
@@ -70,7 +70,7 @@ impl Task<'_> {
     }
 }
 
-/// Sets masks that are determined while the step runs.
+/// Sets masks that become known while the step runs.
 pub type MaskCallback<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
 
 /// Verifies drafts: chooses from the rows of logits (after the token before the drafts, then after
@@ -100,8 +100,8 @@ pub fn follow(
     if chosen.is_empty() { Err(SessionError::NoTokens) } else { Ok(chosen) }
 }
 
-/// Chooses a token from each row of logits. All rows are checked before any sampler advances, so
-/// after an error no sampler has advanced.
+/// Chooses a token from each row of logits. All rows are checked before any sampler advances. So no
+/// sampler has advanced after an error.
 ///
 /// # Errors
 /// Logits that are not finite; a mask that allows no token.

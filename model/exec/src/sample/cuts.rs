@@ -1,17 +1,17 @@
-//! Cuts of the candidates besides top-k, top-p and min-p: top-nσ, typical, XTC; and the dynamic
-//! temperature. Only the CPU supports them.
+//! Cuts of the candidates in addition to top-k, top-p and min-p: top-nσ, typical, XTC; and the
+//! dynamic temperature. Only the CPU supports them.
 
 use super::Candidate;
 use std::cmp::Ordering;
 
-/// "Exclude top choices": in some of the draws it removes all likely candidates except the least
-/// likely of them (p-e-w, text-generation-webui #6335).
+/// "Exclude top choices": some of the draws remove all likely candidates except the least likely of
+/// them (p-e-w, text-generation-webui #6335).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Xtc {
-    /// Probability that a draw is cut; 0 cuts none.
+    /// Probability that a draw is cut. With 0 no draw is cut.
     pub probability: f32,
-    /// Candidates with at least this probability are likely ones. Above 0.5 nothing is removed.
+    /// Candidates with at least this probability are likely. Above 0.5 nothing is removed.
     pub threshold: f32,
 }
 
@@ -22,13 +22,13 @@ impl Default for Xtc {
     }
 }
 
-/// A temperature that follows the entropy of the candidates (kalomaze's dynamic temperature,
-/// computed as in llama.cpp). It is `temperature − range` if one candidate is certain, and
-/// `temperature + range` if all are equally likely.
+/// A temperature that follows the entropy of the candidates (kalomaze's dynamic temperature, as in
+/// llama.cpp). It is `temperature − range` if one candidate is certain, and `temperature + range`
+/// if all are equally likely.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct DynamicTemperature {
-    /// Distance of the ends from the temperature; 0: constant.
+    /// Distance of the ends from the temperature. With 0 the temperature is constant.
     pub range: f32,
     /// Exponent of the entropy's share.
     pub exponent: f32,
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(cut(0.19, &[0.4, 0.3, 0.2, 0.1]), [2, 3]);
         assert_eq!(cut(0.29, &[0.4, 0.3, 0.2, 0.1]), [1, 2, 3]);
         assert_eq!(cut(0.39, &[0.4, 0.3, 0.2, 0.1]), [0, 1, 2, 3]);
-        // No candidate is likely; only one is.
+        // Only one candidate is likely, so nothing is removed.
         assert_eq!(cut(0.5, &[0.4, 0.3, 0.2, 0.1]), [0, 1, 2, 3]);
     }
 

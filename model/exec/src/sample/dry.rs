@@ -6,7 +6,7 @@
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Dry {
-    /// Factor of the penalty; 0 penalises nothing.
+    /// Factor of the penalty. With 0 there is no penalty.
     pub multiplier: f32,
     /// Base of the penalty's exponential.
     pub base: f32,
@@ -31,7 +31,7 @@ impl Default for Dry {
     }
 }
 
-/// Longest repetition that counts. Its penalty is much larger than any logit.
+/// Longest repetition that is counted. Its penalty is much larger than any logit.
 const LONGEST: usize = 512;
 
 /// The last tokens of a sequence.
@@ -42,11 +42,11 @@ pub(super) struct History {
     dropped: usize,
 }
 
-/// Number of tokens kept beyond the window, so that drafts can be removed.
+/// Number of tokens that are stored in addition to the window, so that drafts can be removed.
 const SPARE: usize = 64;
 
 impl History {
-    /// Adds a token; keeps at least `window`.
+    /// Adds a token. At least the last `window` tokens are stored.
     pub fn push(&mut self, token: u32, window: usize) {
         self.tokens.push(token);
         let most = window.saturating_add(SPARE);
@@ -87,7 +87,7 @@ impl Dry {
                 continue;
             }
             let Some(x) = logits.get_mut(token as usize) else { continue };
-            // The penalty may be infinite: then the token is forbidden.
+            // The penalty may be infinite. The token is then forbidden.
             let power = f64::from(self.base).powf((length - self.allowed_length) as f64);
             *x -= (f64::from(self.multiplier) * power).min(f64::from(f32::MAX)) as f32;
         }
@@ -95,16 +95,16 @@ impl Dry {
 }
 
 /// The tokens that would continue a repetition, each once, with the length of the longest
-/// repetition: the end of `tokens` equals the tokens before an earlier occurrence of this token. A
-/// repetition does not contain a breaker.
+/// repetition. A repetition means that the end of `tokens` equals the tokens before an earlier
+/// occurrence of this token. A repetition does not contain a breaker.
 fn repeated(tokens: &[u32], breakers: &[u32]) -> Vec<(u32, usize)> {
     let breaks = |token: &u32| breakers.binary_search(token).is_ok();
     let most = tokens.iter().rev().take(LONGEST).take_while(|t| !breaks(t)).count();
     if most == 0 {
         return vec![];
     }
-    // The Z function of the reversed tokens (Gusfield 1997): lengths[i] is the number of tokens
-    // ending i before the end that equal those at the end. Linear in time.
+    // The Z function of the reversed tokens (Gusfield 1997). lengths[i] is the number of tokens
+    // ending i before the end that equal the tokens at the end. The time is linear.
     let reversed: Vec<u32> = tokens.iter().rev().copied().collect();
     let n = reversed.len();
     let at = |i: usize| reversed.get(i).copied();

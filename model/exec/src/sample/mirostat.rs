@@ -20,7 +20,7 @@ pub struct Mirostat {
 pub enum Version {
     /// Top-k, where k depends on an estimate of Zipf's exponent.
     One,
-    /// Candidates whose surprise is above the limit are removed.
+    /// Removes candidates whose surprise is above the limit.
     Two,
 }
 

@@ -17,8 +17,8 @@ pub struct SampleOptions {
     pub top_p: f32,
     /// Keeps tokens with at least `min_p` times the largest probability; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive logits of recent tokens, multiplies negative ones (Keskar et al. 2019,
-    /// arXiv 1909.05858); 1 changes none.
+    /// Divides positive logits of recent tokens and multiplies negative ones (Keskar et al. 2019,
+    /// arXiv 1909.05858). With 1 there is no change.
     pub repeat_penalty: f32,
     /// Subtracted once from logits of recent tokens.
     pub presence_penalty: f32,
@@ -31,7 +31,8 @@ pub struct SampleOptions {
     /// Added to the logits of these tokens first; −∞ forbids a token.
     pub bias: Vec<(u32, f32)>,
     /// Keeps tokens whose logit is at most this many standard deviations below the largest (top-nσ,
-    /// arXiv 2411.07641); 0 keeps all. Only the CPU supports this field and all fields below.
+    /// arXiv 2411.07641); 0 keeps all tokens. Only the CPU supports this field and all fields
+    /// below.
     pub top_n_sigma: f32,
     /// Keeps the tokens whose surprise is nearest to the entropy, up to this sum of probabilities
     /// (locally typical sampling, arXiv 2202.00666); 1 keeps all.
@@ -50,7 +51,7 @@ pub struct SampleOptions {
 }
 
 impl SampleOptions {
-    /// Whether logits depend on the tokens chosen before.
+    /// Whether logits depend on tokens that were chosen before.
     pub fn penalises(&self) -> bool {
         self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
