@@ -20,10 +20,10 @@ pub enum QuantizeError {
         source: io::Error,
     },
     /// An output file exists.
-    #[error("{} exists: --force replaces it", .0.display())]
+    #[error("{} exists: use --force to replace it", .0.display())]
     Exists(PathBuf),
     /// The output is a file of the source.
-    #[error("{} is the source: give another name for the output", .0.display())]
+    #[error("{} is the source: use a different name for the output", .0.display())]
     IsSource(PathBuf),
     /// Weights of a tensor cannot be quantised.
     #[error("tensor {tensor}: {source}")]
@@ -57,11 +57,12 @@ pub enum QuantizeError {
         columns: u64,
     },
     /// A pattern matches no matrix.
-    #[error("the pattern {0} matches no matrix of this model: kjit inspect lists them")]
+    #[error("the pattern {0} matches no matrix of this model: list the matrices with kjit inspect")]
     Unmatched(String),
-    /// The importance matrix has another number of columns than a tensor.
+    /// The importance matrix and a tensor differ in the number of columns.
     #[error(
-        "{file} has {found} values for {tensor}, which has {want} columns: it is of another model"
+        "{file} has {found} values for {tensor}, which has {want} columns: the importance matrix \
+         belongs to a different model"
     )]
     Importance {
         /// The file of the importance matrix.
@@ -73,10 +74,10 @@ pub enum QuantizeError {
         /// Columns of the tensor, of all experts.
         want: u64,
     },
-    /// The mixture is only usable with an importance matrix.
+    /// The mixture is usable only with an importance matrix.
     #[error(
-        "{0} without --imatrix gives a model that does not work: kjit imatrix makes the file, or \
-         give --type Q2_K"
+        "{0} without --imatrix gives an unusable model: create an importance matrix with kjit \
+         imatrix, or use --type Q2_K"
     )]
     NeedsImportance(&'static str),
     /// A metadata key cannot be set or removed.
@@ -87,7 +88,7 @@ pub enum QuantizeError {
         /// The reason.
         why: String,
     },
-    /// The work was interrupted. No file is left.
+    /// The work was interrupted. All output files are removed.
     #[error("interrupted")]
     Interrupted,
 }

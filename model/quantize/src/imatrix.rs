@@ -1,4 +1,4 @@
-//! Importance matrices: the mean square of each input of a product, in llama.cpp's two forms.
+//! Importance matrices: the mean square of each input of a product, in llama.cpp's two formats.
 
 use crate::error::QuantizeError;
 use crate::metadata::{ALIGNMENT, Entry, Metadata, StoredValue, header};
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 pub struct Imatrix {
     /// The file that it was read from.
     pub file: String,
-    /// The texts that it was computed on.
+    /// The texts that the importance was computed from.
     pub datasets: Vec<String>,
     /// Number of chunks of text.
     pub chunks: u32,
-    /// For each tensor the mean squares: of all columns, of one expert after another.
+    /// The mean squares for each tensor: one value for each column, for one expert after another.
     pub entries: BTreeMap<String, Vec<f32>>,
 }
 
@@ -31,16 +31,17 @@ pub struct ImatrixError {
 }
 
 impl Imatrix {
-    /// Reads a file of either form: GGUF, or the older binary form (`.dat`).
+    /// Reads a file of either format: GGUF, or the older binary format (`.dat`).
     ///
     /// # Errors
-    /// The file cannot be read, is damaged or of another kind, or has numbers that are not finite.
+    /// The file cannot be read, is damaged or of another kind, or contains numbers that are not
+    /// finite.
     pub fn read(path: &Path) -> Result<Imatrix, ImatrixError> {
         let fail = |why: String| ImatrixError { path: path.to_owned(), why };
         let found = std::fs::metadata(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
-        // Opening a pipe waits, and the size of a device tells nothing.
+        // Opening a pipe would wait, and a device has no meaningful size.
         if !found.is_file() {
-            return Err(fail("is not a file: give the file of an importance matrix".into()));
+            return Err(fail("is not a regular file: use the file of an importance matrix".into()));
         }
         let mut head = [0; 4];
         let opened = std::fs::File::open(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
@@ -57,10 +58,7 @@ impl Imatrix {
             }
             let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
             from_dat(&bytes).ok_or_else(|| {
-                fail(
-                    "is not an importance matrix: neither a GGUF file nor a complete .dat file"
-                        .into(),
-                )
+                fail("is not an importance matrix (a GGUF file or a complete .dat file)".into())
             })?
         };
         for (name, values) in &imatrix.entries {
@@ -81,7 +79,7 @@ fn from_gguf(gguf: &Gguf) -> Result<Imatrix, String> {
     let kind = gguf.opt_str("general.type").map_err(text)?;
     if kind != Some("imatrix") {
         return Err(format!(
-            "is not an importance matrix: its general.type is {}, not imatrix",
+            "is not an importance matrix: general.type is {}, expected imatrix",
             kind.unwrap_or("missing")
         ));
     }
@@ -119,13 +117,13 @@ fn from_gguf(gguf: &Gguf) -> Result<Imatrix, String> {
 fn floats(gguf: &Gguf, name: &str) -> Result<Vec<f32>, String> {
     let tensor = gguf.tensor(name).map_err(|e| e.to_string())?;
     if tensor.ty.name != "F32" {
-        return Err(format!("has {name} as {}, not as F32", tensor.ty));
+        return Err(format!("has {name} as {}, expected F32", tensor.ty));
     }
     Ok(tensor.data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }
 
-/// Reads the older form: a count, then for each tensor its name, a number of calls and the sums of
-/// squares for a call, then the number of chunks and the name of the text.
+/// Reads the older format: a count, then for each tensor its name, a number of calls and the sums
+/// of squares for a call, then the number of chunks and the name of the text.
 fn from_dat(bytes: &[u8]) -> Option<Imatrix> {
     let mut rest = bytes;
     let mut take = |n: usize| -> Option<&[u8]> {
@@ -149,7 +147,7 @@ fn from_dat(bytes: &[u8]) -> Option<Imatrix> {
         let means = sums.iter().map(|b| f32::from_le_bytes(*b) / divisor).collect();
         entries.insert(name, means);
     }
-    // Files of before 2024 end here.
+    // Files from before 2024 end here.
     let chunks = take(4).and_then(int).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     let length = take(4).and_then(int).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
     let dataset = take(length).map(|b| String::from_utf8_lossy(b).into_owned());
@@ -168,8 +166,8 @@ pub struct ColumnSums {
     pub counts: Vec<f32>,
 }
 
-/// Writes an importance matrix in llama.cpp's GGUF form. `dataset` names the text, of which
-/// `chunks` chunks of `chunk_tokens` tokens were used.
+/// Writes an importance matrix in llama.cpp's GGUF format. `dataset` is the name of the text.
+/// `chunks` chunks of `chunk_tokens` tokens of the text were used.
 ///
 /// # Errors
 /// The file exists (unless `replace`) or cannot be written.

@@ -39,8 +39,8 @@ impl StoredValue {
         StoredValue { ty: 9, bytes }
     }
 
-    /// Reads a value that a user typed. It gets the type `like`, or without it the type that it
-    /// looks like: bool, u32, i64, f32 or string. `None` if it does not fit or is an array.
+    /// Reads a value that a user typed. It has the type `like`. Without `like`, its text decides:
+    /// bool, u32, i64, f32 or string. `None` if it does not fit or is an array.
     pub fn parse(text: &str, like: Option<u32>) -> Option<StoredValue> {
         fn of<T: std::str::FromStr, const N: usize>(
             text: &str,
@@ -95,7 +95,7 @@ impl Metadata {
         self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value)
     }
 
-    /// Sets a key, at its place if it is there.
+    /// Sets a key. An existing key keeps its position.
     pub fn set(&mut self, key: &str, value: StoredValue) {
         match self.0.iter_mut().find(|(k, _)| k == key) {
             Some((_, old)) => *old = value,
@@ -103,7 +103,7 @@ impl Metadata {
         }
     }
 
-    /// Removes a key; `false` if it is not there.
+    /// Removes a key. Returns `false` if the key does not exist.
     pub fn remove(&mut self, key: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|(k, _)| k != key);

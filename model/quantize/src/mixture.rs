@@ -1,4 +1,4 @@
-//! Mixtures: which format each tensor of a model gets, by llama.cpp's rules.
+//! Mixtures: the format of each tensor of a model, by llama.cpp's rules.
 
 use crate::names::{Kind, layer};
 use kjit_formats::format::Format;
@@ -48,7 +48,7 @@ pub const MIXTURES: &[Mixture] = &[
     of("Q1_0", 40, "Q1_0"),
 ];
 
-/// Other names that people use for a mixture.
+/// Other names of mixtures.
 const ALIASES: [(&str, &str); 4] =
     [("Q4_K", "Q4_K_M"), ("Q5_K", "Q5_K_M"), ("Q3_K", "Q3_K_M"), ("MXFP4", "MXFP4_MOE")];
 
@@ -60,26 +60,26 @@ impl Mixture {
         MIXTURES.iter().find(|m| m.name.eq_ignore_ascii_case(name))
     }
 
-    /// The format of most matrices. `None` is not possible for a mixture of [`MIXTURES`].
+    /// The format of most matrices. It is `Some` for every mixture of [`MIXTURES`].
     pub fn base(&self) -> Option<&'static Format> {
         Format::by_name(self.base)
     }
 
-    /// Whether matrices stay floats.
+    /// Whether the matrices are not quantised (floats).
     pub fn is_float(&self) -> bool {
         matches!(self.base, "F32" | "F16" | "BF16")
     }
 }
 
-/// The facts of a model that the rules use.
+/// Facts of a model that the rules use.
 #[derive(Debug, Clone, Default)]
 pub struct ModelFacts {
     arch: String,
     layers: usize,
-    /// Query heads for each key head of the first layer.
+    /// Number of query heads for each key head of the first layer.
     queries_per_key: u32,
     experts: u32,
-    /// Whether llama.cpp counts it among the 70B models.
+    /// Whether llama.cpp treats the model as a 70B model.
     is_70b: bool,
     /// Whether the embeddings are also the output matrix.
     tied: bool,
@@ -91,12 +91,13 @@ impl ModelFacts {
     /// The facts of a model. Missing keys count as 0.
     ///
     /// # Errors
-    /// There is no `general.architecture`, or a key has another type.
+    /// `general.architecture` is missing, or a key has a wrong type.
     pub fn of(gguf: &Gguf) -> Result<ModelFacts, Error> {
         let arch = gguf.architecture()?.to_owned();
         let key = |name: &str| format!("{arch}.{name}");
         let layers = gguf.opt_u32(&key("block_count"))?.unwrap_or(0) as usize;
-        // A huge number of layers is damage, and is not used for a list.
+        // A huge number of layers means that the file is damaged. It is not used as the length of a
+        // list.
         let first = |name: &str| -> Result<Option<u32>, Error> {
             let listed = gguf.opt_per_layer_u32(&key(name), layers.min(4096))?;
             Ok(listed.and_then(|list| list.first().copied()))
@@ -174,7 +175,7 @@ impl<'a> Chooser<'a> {
             Kind::Down => {
                 let at = self.downs;
                 self.downs += 1;
-                // Experts may be in any order, so the name counts.
+                // Experts may be in any order, so the layer number in the name is used.
                 let at = if facts.experts > 1 { layer(name).unwrap_or(at) } else { at };
                 self.down_format(at, falcon)
             }
@@ -183,7 +184,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// The matrices that compute values: errors there matter most.
+    /// The matrices that compute values. Errors in these matrices have the largest effect.
     fn values_format(&self, at: usize) -> &'static str {
         let (facts, grouped) = (self.facts, self.facts.queries_per_key >= 4);
         let format = match self.mixture.name {
@@ -244,12 +245,13 @@ impl<'a> Chooser<'a> {
     }
 }
 
-/// The layers that get more bits: the first and the last eighth, and every third one between.
+/// The layers that get more bits: the first eighth, the last eighth, and every third layer between
+/// them.
 fn more_bits(at: usize, of: usize) -> bool {
     at < of / 8 || at >= 7 * of / 8 || (at - of / 8) % 3 == 2
 }
 
-/// The format that replaces another one whose blocks do not divide a row.
+/// The format that replaces a format whose blocks do not divide a row.
 pub fn fallback(format: &'static Format, columns: u64) -> Option<&'static Format> {
     let fits = |f: &Format| columns.is_multiple_of(f.block_elems() as u64);
     if fits(format) {

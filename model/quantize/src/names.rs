@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 pub enum Kind {
     Embeddings,
     Output,
-    /// Queries, keys and values in one.
+    /// Queries, keys and values in one matrix.
     QueryKeyValue,
     /// Keys and values from a latent vector.
     KeyValue,
@@ -45,12 +45,12 @@ pub fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// llama.cpp's order of tensors: those of no layer, then by layer, each by name.
+/// llama.cpp's order of tensors: tensors without a layer first, then by layer, each sorted by name.
 pub fn order(a: &str, b: &str) -> Ordering {
     layer(a).cmp(&layer(b)).then_with(|| a.cmp(b))
 }
 
-/// Parts of names of small matrices that stay as they are.
+/// Parts of the names of small matrices that are not quantised.
 const KEPT: &[&str] = &[
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -89,8 +89,8 @@ const KEPT: &[&str] = &[
     "mm.a.code_embd",
 ];
 
-/// Whether a tensor is quantised: a matrix of two or more dimensions that is neither a norm nor one
-/// of the small ones.
+/// Whether a tensor is quantised: a matrix of two or more dimensions that is neither a norm nor in
+/// the list of small matrices.
 pub fn is_quantised(name: &str, dims: &[u64]) -> bool {
     // ggml does not count trailing dimensions of 1.
     let dimensions = dims.iter().rposition(|d| *d > 1).map_or(1, |last| last + 1);

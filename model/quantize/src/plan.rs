@@ -1,4 +1,4 @@
-//! Plans the tensors of a quantised file before anything is computed.
+//! Plans the tensors of a quantised file before any computation.
 
 use crate::error::QuantizeError;
 use crate::imatrix::Imatrix;
@@ -26,20 +26,20 @@ pub struct Options {
     pub mixture: &'static Mixture,
     /// Importance of columns.
     pub imatrix: Option<Imatrix>,
-    /// Formats that some matrices get instead. The first match counts.
+    /// Formats of single matrices. The first match is used.
     pub keep: Vec<Keep>,
-    /// The format of the output matrix, or of embeddings that are also the output matrix.
+    /// The format of the output matrix, or of the embeddings if they are also the output matrix.
     pub output: Option<&'static Format>,
     /// Metadata keys to set, as text.
     pub set: Vec<(String, String)>,
     /// Metadata keys to remove.
     pub unset: Vec<String>,
-    /// Maximum bytes of a file; more tensors go into further files.
+    /// Maximum bytes of a file. The other tensors go into further files.
     pub split: Option<u64>,
 }
 
 impl Options {
-    /// A mixture alone.
+    /// Options with a mixture only.
     pub fn new(mixture: &'static Mixture) -> Options {
         let (keep, set, unset) = (vec![], vec![], vec![]);
         Options { mixture, imatrix: None, keep, output: None, set, unset, split: None }
@@ -74,11 +74,12 @@ impl PlannedTensor {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(crate) metadata: Metadata,
-    /// The tensors in llama.cpp's order: those of no layer, then by layer, each by name.
+    /// The tensors in llama.cpp's order: tensors without a layer first, then by layer, each sorted
+    /// by name.
     pub tensors: Vec<PlannedTensor>,
     /// Number of files.
     pub parts: usize,
-    /// Notes for the user, a line each.
+    /// Notes for the user, one line each.
     pub notes: Vec<String>,
 }
 
@@ -87,7 +88,7 @@ impl Plan {
     ///
     /// # Errors
     /// A tensor has an unknown type, a pattern does not fit or matches nothing, the importance
-    /// matrix is of another model, or a key cannot be set.
+    /// matrix belongs to another model, or a key cannot be set.
     pub fn of(gguf: &Gguf, options: &Options) -> Result<Plan, QuantizeError> {
         let (mixture, imatrix) = (options.mixture, options.imatrix.as_ref());
         if mixture.name == "Q2_K_S" && imatrix.is_none() {
@@ -122,8 +123,8 @@ impl Plan {
         let mut notes = vec![];
         if again > 0 {
             notes.push(format!(
-                "{again} matrices of the source are quantised already: their errors add up, a \
-                 source of F16 or BF16 is better"
+                "{again} matrices of the source are already quantised, so the errors add up: use a \
+                 source of F16 or BF16"
             ));
         }
         if without > 0 {
@@ -139,7 +140,7 @@ impl Plan {
         (0..self.parts).map(|part| self.header(part).len() as u64 + self.data_bytes(part)).sum()
     }
 
-    /// Bits of a weight, on average over all tensors.
+    /// Average bits of a weight over all tensors.
     pub fn bits_per_weight(&self) -> f64 {
         let weights: u64 = self.tensors.iter().map(PlannedTensor::elements).sum();
         let bytes: u64 = self.tensors.iter().map(|t| t.bytes).sum();
@@ -197,7 +198,7 @@ pub(crate) fn shape(info: &TensorInfo) -> (u64, u64) {
     (columns, info.elements() / columns.max(1))
 }
 
-/// The format of each tensor, in the order of the file; `None` for those that stay.
+/// The format of each tensor, in the order of the file; `None` for tensors that are not quantised.
 fn formats(gguf: &Gguf, options: &Options) -> Result<Vec<Option<&'static Format>>, QuantizeError> {
     let facts = ModelFacts::of(gguf)?;
     let infos = gguf.tensors();
@@ -243,7 +244,8 @@ fn formats(gguf: &Gguf, options: &Options) -> Result<Vec<Option<&'static Format>
     }
 }
 
-/// The importance of a tensor's columns, of all experts; `None` if the file has none for it.
+/// The importance of a tensor's columns, of all experts; `None` if the file does not contain the
+/// tensor.
 pub(crate) fn importance<'a>(
     imatrix: &'a Imatrix,
     info: &TensorInfo,
@@ -263,7 +265,7 @@ pub(crate) fn importance<'a>(
 
 fn metadata(gguf: &Gguf, options: &Options) -> Result<Metadata, QuantizeError> {
     let mut metadata = Metadata::of(gguf);
-    // These two come last, as llama.cpp writes them.
+    // These two keys come last, as in llama.cpp's files.
     for key in ["general.alignment", "general.quantization_version", "general.file_type"] {
         metadata.remove(key);
     }
@@ -281,21 +283,24 @@ fn metadata(gguf: &Gguf, options: &Options) -> Result<Metadata, QuantizeError> {
     let fail = |key: &str, why: &str| QuantizeError::Key { key: key.to_owned(), why: why.into() };
     for (key, text) in &options.set {
         if key.is_empty() || key.len() > 65_535 {
-            return Err(fail(key, "a key has 1 to 65535 bytes"));
+            return Err(fail(key, "a key must have 1 to 65535 bytes"));
         }
         if key == "general.alignment" || key.starts_with("split.") {
-            return Err(fail(key, "kjit sets it itself"));
+            return Err(fail(key, "kjit sets this key"));
         }
         let like = metadata.get(key).map(|old| old.ty);
         let value = StoredValue::parse(text, like).ok_or_else(|| match like {
-            Some(9) => fail(key, "an array cannot be set"),
-            _ => fail(key, &format!("the present value has another type than '{text}'")),
+            Some(9) => fail(key, "setting an array is not supported"),
+            _ => fail(key, &format!("'{text}' does not have the type of the current value")),
         })?;
         metadata.set(key, value);
     }
     for key in &options.unset {
         if !metadata.remove(key) {
-            return Err(fail(key, "the source does not have it: kjit inspect lists all keys"));
+            return Err(fail(
+                key,
+                "the source does not have this key: list the keys with kjit inspect",
+            ));
         }
     }
     Ok(metadata)

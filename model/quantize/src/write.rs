@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use tempfile::NamedTempFile;
 
-/// Weights that are computed between two writes. Each takes 4 bytes of one thread's buffer or less
-/// than that of output.
+/// Number of weights that are computed between two writes. Each weight takes 4 bytes of one
+/// thread's buffer, and at most 4 bytes of the output buffer.
 const SLAB: usize = 16 << 20;
 
 /// Weights of a task.
 const TASK: usize = 64 << 10;
 
-/// Progress: the tensor, bytes of the source that are done, and all bytes of the source.
+/// Progress: the tensor, the finished bytes of the source, and all bytes of the source.
 pub type Progress<'a> = dyn FnMut(&str, u64, u64) -> ControlFlow<()> + 'a;
 
 impl Plan {
@@ -37,12 +37,12 @@ impl Plan {
         (0..self.parts).map(|no| out.with_file_name(part(no))).collect()
     }
 
-    /// Quantises on `threads` threads and writes the files. A file gets its name after all files
-    /// are complete. Memory: the buffers of at most 2^24 weights.
+    /// Quantises on `threads` threads and writes the files. The files get their names after all are
+    /// complete. Memory: the buffers of at most 2^24 weights.
     ///
     /// # Errors
     /// A file exists (unless `replace`) or cannot be written, a weight is not finite, or `progress`
-    /// broke off. No file is left then.
+    /// interrupted the work. In all cases no file is left.
     pub fn write(
         &self,
         gguf: &Gguf,
@@ -100,13 +100,14 @@ impl Plan {
     }
 }
 
-/// A temporary file beside `path`. It is removed unless it is published.
+/// A temporary file in the folder of `path`. It is removed unless it is published.
 pub(crate) fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
     tempfile::Builder::new().prefix(".kjit-quantize-").tempfile_in(folder.unwrap_or(Path::new(".")))
 }
 
-/// Gives a temporary file its name, and the usual permissions instead of those for its owner alone.
+/// Renames a temporary file to its final name. It gets the usual permissions instead of permissions
+/// for its owner only.
 pub(crate) fn publish(file: NamedTempFile, path: &Path, replace: bool) -> io::Result<()> {
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     let kept = if replace { file.persist(path) } else { file.persist_noclobber(path) };
@@ -151,7 +152,7 @@ fn convert(
                 let first = i * slab + at * task;
                 let rows = source.len() / source_row;
                 x.resize(rows * cols, 0.0);
-                // The lengths fit: whole rows.
+                // The lengths match because these are whole rows.
                 if from.decode(source, &mut x).is_err() {
                     break;
                 }
@@ -165,7 +166,8 @@ fn convert(
                     let out = &mut out[done * row..(done + many) * row];
                     if let Err(e) = quantize_rows(to, cols, x, w, out) {
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        // The first row of the tensor is reported, on any number of threads.
+                        // The first faulty row of the tensor is reported, with any number of
+                        // threads.
                         if failed.as_ref().is_none_or(|(row, _)| first + done < *row) {
                             *failed = Some((first + done, e));
                         }
@@ -178,7 +180,7 @@ fn convert(
         std::thread::scope(|scope| {
             let others = threads.min(rows.div_ceil(task)).saturating_sub(1);
             for _ in 0..others {
-                // Without another thread this one does all.
+                // If no other thread could be started, this thread does all of the work.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();

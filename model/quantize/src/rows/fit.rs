@@ -1,9 +1,9 @@
-//! Searches for the scale (and minimum) of a group by which integer codes represent its weights
-//! best. Each function works on `N` groups at once. Element `i` of `x` and `w` holds the weights
-//! number `i` of the groups, and their importance.
+//! Searches for the scale (and minimum) of a group with which integer codes represent its weights
+//! best. Each function works on `N` groups together. Element `i` of `x` and `w` has the weights
+//! with index `i` of the groups, and their importance.
 //!
-//! The candidates and the order of the operations are those of ggml's reference quantisers
-//! (`ggml-quants.c`), so that files have the same bits.
+//! The candidates and the order of the operations are as in ggml's reference quantisers
+//! (`ggml-quants.c`), so the files are equal bit for bit.
 
 use super::lanes::{Lanes, Mask, nearest};
 
@@ -32,7 +32,7 @@ pub struct Affine<const N: usize> {
     /// The code of `x` is the nearest integer of `inverse · (x − low)`.
     inverse: Lanes<N>,
     low: Lanes<N>,
-    /// Groups of equal weights, whose codes are 0.
+    /// Groups of equal weights. Their codes are 0.
     flat: Mask<N>,
     top: f32,
 }
@@ -128,8 +128,8 @@ impl<const N: usize> Signed<N> {
     }
 }
 
-/// The weight of the largest magnitude, the first one of equals, and the groups whose weights are
-/// all zero.
+/// The weight with the largest magnitude (the first one if several are equal), and the groups whose
+/// weights are all zero.
 #[inline(always)]
 fn largest<const N: usize>(x: &[Lanes<N>]) -> (Lanes<N>, Mask<N>) {
     let (mut most, mut value) = (Lanes::all(0.0), Lanes::all(0.0));
@@ -172,7 +172,7 @@ pub fn signed<const N: usize>(x: &[Lanes<N>], w: &[Lanes<N>], top: f32) -> Signe
 }
 
 /// Fits signed codes of three bits by improving one code after another. Codes, 0 to `2 · top − 1`,
-/// are written to `codes`; those of groups of zeros are 0. Returns the scales.
+/// are written to `codes`. The codes of groups of zeros are 0. Returns the scales.
 #[inline(always)]
 pub fn improved<const N: usize>(x: &[Lanes<N>], top: f32, codes: &mut [Lanes<N>]) -> Lanes<N> {
     let zero = Lanes::all(0.0);
@@ -215,8 +215,8 @@ pub fn improved<const N: usize>(x: &[Lanes<N>], top: f32, codes: &mut [Lanes<N>]
     empty.select(zero, scale)
 }
 
-/// Fits codes 0 to `top` with a scale to numbers that are not negative: the scales of groups.
-/// Returns the scale.
+/// Fits codes 0 to `top` with a scale to nonnegative numbers: the scales of groups. Returns the
+/// scale.
 pub fn positive(x: &[f32], w: &[f32], top: i32, codes: &mut [u8]) -> f32 {
     let largest = x.iter().fold(0.0f32, |m, &x| if m > x { m } else { x });
     if largest < ZERO {
@@ -228,7 +228,7 @@ pub fn positive(x: &[f32], w: &[f32], top: i32, codes: &mut [u8]) -> f32 {
     let scale = 1.0 / inverse;
     let mut best = 0.0f32;
     for (&x, &w) in x.iter().zip(w) {
-        // A code is a byte, also of a number below zero.
+        // A code is a byte, even for a negative number.
         let off = x - scale * f32::from(nearest(inverse * x) as u8);
         best += w * off * off;
     }

@@ -50,8 +50,8 @@ pub fn q5(format: &BlockFormat, x: &[f32], w: Option<&[f32]>, block: &mut [u8]) 
     with_offsets::<32>(format, &steps, x, w, block);
 }
 
-/// The importance of each weight: that of its column, more for large weights. `mean` is the mean
-/// square of the block's weights times a factor.
+/// The importance of each weight: the importance of its column, increased for large weights. `mean`
+/// is the mean square of the block's weights times a factor.
 #[inline(always)]
 fn importance<const N: usize>(columns: &[Lanes<N>], x: &[Lanes<N>], mean: f32, w: &mut [Lanes<N>]) {
     for ((w, column), x) in w.iter_mut().zip(columns).zip(x) {
@@ -145,7 +145,7 @@ fn with_offsets<const GROUP: usize>(
     pack::planes(format.planes, &codes, block);
 }
 
-/// Codes of numbers as fractions of the largest one; returns the factor.
+/// Codes of numbers as fractions of the largest number. Returns the factor.
 #[inline(always)]
 fn by_largest(x: &[f32], top: i32, codes: &mut [u8]) -> f32 {
     let (largest, top) = (x.iter().fold(0.0, |m, &x| if x > m { x } else { m }), top as f32);
@@ -154,7 +154,8 @@ fn by_largest(x: &[f32], top: i32, codes: &mut [u8]) -> f32 {
     largest / top
 }
 
-/// The number of the largest magnitude, the first one of equals; 0 if there is none.
+/// The number with the largest magnitude, the first one if several are equal; 0 if there are no
+/// numbers.
 #[inline(always)]
 fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0.0f32, |m, &x| if x.abs() > m.abs() { x } else { m })
@@ -233,7 +234,7 @@ pub fn q6(format: &BlockFormat, x: &[f32], columns: Option<&[f32]>, block: &mut 
     }
     let largest = extreme(&scales);
     if largest.abs() < 1e-15 {
-        return; // the block is zero
+        return; // The block is zero.
     }
     let inverse = -128.0 / largest;
     let s = scales.map(|x| nearest(inverse * x).min(127) as u8);
@@ -243,7 +244,8 @@ pub fn q6(format: &BlockFormat, x: &[f32], columns: Option<&[f32]>, block: &mut 
     pack::planes(format.planes, &codes, block);
 }
 
-/// Codes again, by the stored scales. Groups whose stored scale is zero keep their codes.
+/// Computes codes again with the stored scales. Groups with a stored scale of zero keep their
+/// codes.
 #[inline(always)]
 fn again(format: &BlockFormat, d: f32, top: i32, x: &[f32], codes: &mut [u8], block: &[u8]) {
     for (g, (x, codes)) in x.chunks_exact(16).zip(codes.chunks_exact_mut(16)).enumerate() {

@@ -1,7 +1,7 @@
-//! Arithmetic on several groups of weights at once: lane `n` of every number belongs to group `n`.
+//! Arithmetic on several groups of weights together: lane `n` of every number belongs to group `n`.
 //!
-//! The order of the operations inside a group decides the bits of the result, so a sum over a
-//! group's weights is serial. Several groups side by side keep the SIMD units busy.
+//! The order of the operations inside a group determines the bits of the result, so the sum over a
+//! group's weights is serial. Several groups in parallel keep the SIMD units busy.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -97,7 +97,7 @@ impl<const N: usize> Mask<N> {
         self.0.iter().fold(0, |all, m| all | m) != 0
     }
 
-    /// `yes` for the groups for which the condition holds, `no` for the others.
+    /// `yes` for the groups in which the condition holds, `no` for the others.
     #[inline(always)]
     pub fn select(self, yes: Lanes<N>, no: Lanes<N>) -> Lanes<N> {
         Lanes(std::array::from_fn(|n| {
@@ -107,8 +107,8 @@ impl<const N: usize> Mask<N> {
     }
 }
 
-/// The nearest integer, halves to even, for magnitudes below 2^22. Adding 3 · 2^22 leaves the
-/// integer in the low bits of the float.
+/// The nearest integer for magnitudes below 2^22; halves go to the even integer. Adding 3 · 2^22
+/// leaves the integer in the low bits of the float.
 #[inline(always)]
 pub fn nearest(v: f32) -> i32 {
     ((v + 12_582_912.0).to_bits() & 0x7f_ffff) as i32 - 0x40_0000

@@ -17,7 +17,7 @@ pub fn truncated(v: f32) -> i32 {
     if v.abs() < 2_147_483_648.0 { v as i32 } else { 0 }
 }
 
-/// The reciprocal of a scale, 0 for 0.
+/// The reciprocal of a scale; 0 if the scale is 0.
 #[inline(always)]
 pub fn reciprocal(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }

@@ -1,4 +1,4 @@
-//! Rows of f32 weights to blocks of a format.
+//! Quantises rows of f32 weights into blocks of a format.
 
 mod fit;
 mod k;
@@ -16,9 +16,9 @@ use kjit_formats::format::{BlockFormat, Encoding, Format};
 #[non_exhaustive]
 pub enum RowError {
     /// There is no quantiser for this format.
-    #[error("kjit reads {0} but does not write it")]
+    #[error("kjit can read {0} but cannot write it")]
     Format(&'static str),
-    /// Rows are not a whole number of blocks.
+    /// The length of a row is not a multiple of the block length.
     #[error("rows of {cols} weights are not a whole number of {format} blocks of {block}")]
     Columns {
         /// Name of the format.
@@ -28,10 +28,10 @@ pub enum RowError {
         /// Weights of a block.
         block: usize,
     },
-    /// The lengths of weights, importance and output do not fit together.
+    /// The lengths of weights, importance and output do not match.
     #[error(
-        "{weights} weights in rows of {cols} with {importance} numbers of importance do not fill \
-         {bytes} bytes"
+        "{weights} weights in rows of {cols} with {importance} numbers of importance do not match \
+         an output of {bytes} bytes"
     )]
     Lengths {
         /// Number of weights.
@@ -86,11 +86,11 @@ pub fn is_writable(format: &Format) -> bool {
 }
 
 /// Quantises rows of `cols` weights into `out`. `importance` has a number for each column, which
-/// weighs errors; formats without a search do not use it. The bits are those of ggml's quantisers
-/// (`ggml_quantize_chunk`), compiled without fused multiply-adds.
+/// weighs errors. Formats without a search do not use it. The results equal ggml's quantisers
+/// (`ggml_quantize_chunk`) bit for bit, compiled without fused multiply-adds.
 ///
 /// # Errors
-/// The lengths do not fit, the format is not writable, or a weight is not finite or too large.
+/// The lengths do not match, the format is not writable, or a weight is not finite or too large.
 pub fn quantize_rows(
     format: &Format,
     cols: usize,
@@ -127,7 +127,7 @@ pub fn quantize_rows(
             }
         }
         // Only such weights can make a 16-bit float overflow. Sums of products of weights overflow
-        // far above the range of every format with such a scale.
+        // only far above the range of every format with such a scale.
         let limited = !matches!(format.ggml_id, 0 | 30 | 39);
         if limited && (largest > 1e9 || largest > 65_504.0 && !is_finite(format, out)) {
             return Err(RowError::TooLarge { format: name, row, value: largest });
@@ -156,8 +156,8 @@ fn write<const B: usize>(x: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; 
     out.as_chunks_mut::<B>().0.iter_mut().zip(x).for_each(|(out, x)| *out = bytes(*x));
 }
 
-/// Quantises a row with the widest vectors of this CPU. The bits do not depend on them: no
-/// instruction here fuses two roundings.
+/// Quantises a row with the widest vectors of this CPU. The result does not depend on the vector
+/// width, because no instruction here fuses two roundings.
 fn fastest(id: u32, format: &BlockFormat, x: &[f32], w: Option<&[f32]>, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {

@@ -1,4 +1,4 @@
-//! IQ4_NL and IQ4_XS: 16 values at unequal distances.
+//! IQ4_NL and IQ4_XS: 16 values with unequal distances.
 
 use super::lanes::{Lanes, Mask, by_group, nearest};
 use super::pack;
@@ -10,8 +10,8 @@ const GROUP: usize = 32;
 /// Lanes of a fit: the groups of a super-block.
 const N: usize = 8;
 
-/// Scales that are tried on either side of the one that maps the extreme weight to the extreme
-/// value.
+/// Number of scales that are tried on each side of the scale that maps the extreme weight to the
+/// extreme value.
 const TRIES: i8 = 7;
 
 /// The 16 values as floats.
@@ -74,10 +74,10 @@ pub fn super_block(format: &BlockFormat, x: &[f32], w: Option<&[f32]>, block: &m
     pack::planes(format.planes, &codes, block);
 }
 
-/// Codes of a lane each.
+/// One code for each lane.
 struct Codes<const N: usize>([u8; N]);
 
-/// The indices of the nearest values. A number halfway between two takes the upper one.
+/// The indices of the nearest values. A number halfway between two values gets the upper one.
 #[inline(always)]
 fn index<const N: usize>(values: &[f32; 16], x: Lanes<N>) -> Codes<N> {
     let mut index = [0; N];

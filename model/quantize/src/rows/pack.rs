@@ -3,7 +3,7 @@
 use half::f16;
 use kjit_formats::format::{BlockFormat, GroupScale, Plane};
 
-/// Writes the codes of a block into its bit planes. The bits there are zero before.
+/// Writes the codes of a block into its bit planes. These bits must be zero before.
 #[inline(always)]
 pub fn planes(planes: &[Plane], codes: &[u8], block: &mut [u8]) {
     let mut below = 0;
@@ -30,8 +30,8 @@ pub fn half(block: &mut [u8], at: usize, value: f32) -> f32 {
     half.to_f32()
 }
 
-/// Writes the integer scales and offsets of the groups. In formats without offsets, `offsets` is
-/// not used.
+/// Writes the integer scales and offsets of the groups. Formats without offsets do not use
+/// `offsets`.
 #[inline(always)]
 pub fn group_scales(format: &BlockFormat, scales: &[u8], offsets: &[u8], block: &mut [u8]) {
     match format.group_scale {

@@ -4,13 +4,13 @@ use super::legacy::{most, reciprocal, truncated};
 use super::pack;
 use kjit_formats::format::{BlockFormat, Value};
 
-/// The nearest of -1, 0 and 1 times the largest magnitude, plus 1.
+/// The nearest of −1, 0 and 1 times the largest magnitude, plus 1.
 #[inline(always)]
 fn digit(x: f32, inverse: f32) -> u8 {
     (truncated((x * inverse).round()) + 1) as u8
 }
 
-/// A block of TQ1_0: digits of base 3, five in a byte as a fraction of 243.
+/// A block of TQ1_0: digits of base 3. A byte has five digits, as a fraction of 243.
 pub fn ternary(x: &[f32], block: &mut [u8]) {
     let scale = most(x);
     let inverse = reciprocal(scale);
@@ -54,7 +54,7 @@ pub fn sign(format: &BlockFormat, x: &[f32], block: &mut [u8]) {
     pack::planes(format.planes, &codes, block);
 }
 
-/// The code of the 4-bit float nearest to `x / scale`, the first one of equals.
+/// The code of the 4-bit float nearest to `x / scale`; the first one if two are equally near.
 #[inline(always)]
 fn fp4(format: &BlockFormat, x: f32, scale: f32) -> u8 {
     let Value::Table(table) = format.value else { return 0 };
@@ -68,7 +68,7 @@ fn fp4(format: &BlockFormat, x: f32, scale: f32) -> u8 {
     code
 }
 
-/// A block of MXFP4: the scale is a power of two, of which the largest magnitude decides.
+/// A block of MXFP4. The scale is a power of two that depends on the largest magnitude.
 pub fn mxfp4(format: &BlockFormat, x: &[f32], block: &mut [u8]) {
     let largest = most(x);
     let exponent = if largest > 0.0 { largest.log2().floor() - 2.0 + 127.0 } else { 0.0 };
@@ -89,8 +89,8 @@ pub fn nvfp4(format: &BlockFormat, x: &[f32], block: &mut [u8]) {
     pack::planes(format.planes, &codes, block);
 }
 
-/// The float with 4 exponent and 3 mantissa bits nearest to `x`, at most 448. Halves are rounded
-/// up.
+/// The float with 4 exponent and 3 mantissa bits that is nearest to `x`, at most 448. Halves are
+/// rounded up.
 fn ue4m3(x: f32) -> u8 {
     if x.is_nan() || x <= 0.0 {
         return 0;

@@ -1,4 +1,4 @@
-//! Rows against hashes of what ggml's quantisers make of them (`scripts/quantize-goldens`).
+//! Compares rows with hashes of ggml's results (`scripts/quantize-goldens`).
 
 use kjit_formats::format::{ALL, Format};
 use kjit_quantize::{RowError, is_writable, quantize_rows};
@@ -78,7 +78,7 @@ fn given(goldens: &str, name: &str) -> usize {
 }
 
 #[test]
-fn every_format_has_the_bits_of_ggml_with_and_without_importance() {
+fn every_format_matches_ggml_with_and_without_importance() {
     let goldens = GOLDENS;
     let (count, cols) = (given(goldens, "rows="), given(goldens, "columns="));
     let seed = given(goldens, "seed=") as u64;
@@ -107,7 +107,7 @@ fn every_format_has_the_bits_of_ggml_with_and_without_importance() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_refused_by_place() {
+fn non_finite_weight_error_names_row_and_column() {
     for format in ALL.iter().filter(|f| is_writable(f)) {
         let (mut x, mut out) = (vec![0.25; 1024], vec![0; 2 * format.row_bytes(512).unwrap()]);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -125,7 +125,7 @@ fn weights_that_are_no_numbers_are_refused_by_place() {
 }
 
 #[test]
-fn lengths_that_do_not_fit_are_refused() {
+fn mismatched_lengths_are_refused() {
     let q4 = Format::by_name("Q4_K").unwrap();
     let row = |cols, x: usize, out| {
         quantize_rows(q4, cols, &vec![0.0; x], None, &mut vec![0; out]).unwrap_err().to_string()

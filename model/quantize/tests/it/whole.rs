@@ -1,4 +1,5 @@
-//! Whole files against those that llama-quantize (llama.cpp 0c1e570) makes of the same source.
+//! Compares whole files with the files that llama-quantize (llama.cpp 0c1e570) writes from the same
+//! source.
 
 use kjit_gguf::Gguf;
 use kjit_quantize::{MIXTURES, Mixture, Options, Plan};
@@ -6,7 +7,7 @@ use sha2::{Digest, Sha256};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// SHA-256 of the file that `llama-quantize --allow-requantize` makes of SmolLM2's Q4_1 file.
+/// SHA-256 of the file that `llama-quantize --allow-requantize` writes from SmolLM2's Q4_1 file.
 const FILES: [(&str, &str); 14] = [
     ("F32", "6532799f494167f79cf75f7de685ad44fe6a1fe1a9cd41d7a2cd9603e64d4b9b"),
     ("F16", "a269e3181fcbb25046f99f64ba8d3c159165b211c2ff4ffca7ba1bb219d2ccd0"),
@@ -58,23 +59,23 @@ fn equal(mixtures: &[&str]) {
         }
         std::fs::remove_file(out).unwrap();
     }
-    assert!(wrong.is_empty(), "other bytes than llama-quantize: {wrong:?}");
+    assert!(wrong.is_empty(), "differs from llama-quantize: {wrong:?}");
 }
 
-/// Its mixture has Q4_K, Q5_0 (the fallback), Q6_K and Q8_0.
+/// This mixture has Q4_K, Q5_0 (the fallback), Q6_K and Q8_0.
 #[test]
-fn q4_k_m_of_a_model_is_the_file_of_llama_quantize() {
+fn q4_k_m_file_equals_llama_quantize() {
     equal(&["Q4_K_M"]);
 }
 
 #[test]
 #[ignore = "a minute of two cores; the rows of all formats are tested in bits.rs"]
-fn all_mixtures_of_a_model_are_the_files_of_llama_quantize() {
+fn all_mixture_files_equal_llama_quantize() {
     equal(&FILES.map(|(name, _)| name));
 }
 
 #[test]
-fn the_plan_of_every_mixture_has_the_size_that_it_says() {
+fn planned_size_matches_file_for_every_mixture() {
     let gguf = smollm2();
     let mut sizes: Vec<(u64, &str)> = vec![];
     for mixture in MIXTURES.iter().filter(|m| m.name != "Q2_K_S") {
