@@ -6,15 +6,14 @@ use crate::variable::SECRET;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RanksError {
-    /// No launcher has set its variables.
+    /// No launcher set its variables.
     #[error(
-        "--split ranks is for several processes of one launcher, and none says which this one is: \
-         not RANK and WORLD_SIZE, \
-         nor Open MPI, PMI, Slurm or a Kubernetes job by their own variables"
+        "--split ranks needs a launcher that sets the rank of each process: RANK and WORLD_SIZE, \
+         or the variables of Open MPI, PMI, Slurm or a Kubernetes job"
     )]
     None,
     /// A variable is missing.
-    #[error("--split ranks: {launcher} gives {has}, but not {variable}: set it{why}")]
+    #[error("--split ranks: {launcher} sets {has} but not {variable}: set {variable}{why}")]
     Missing {
         /// The launcher.
         launcher: &'static str,
@@ -37,8 +36,8 @@ pub enum RanksError {
     },
     /// The secret is missing or too short.
     #[error(
-        "--split ranks: {SECRET} {why}: give all ranks the same long random text in it (export \
-         {SECRET}=$(openssl rand -hex 32), before srun; mpirun -x {SECRET})"
+        "--split ranks: {SECRET} {why}: set it to the same long random string for all ranks \
+         (export {SECRET}=$(openssl rand -hex 32), before srun; mpirun -x {SECRET})"
     )]
     Secret {
         /// The cause.

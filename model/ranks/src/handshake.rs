@@ -1,6 +1,6 @@
-//! The ranks' handshake. All other ranks connect to rank 0, prove that they know the secret, state
-//! what they compute, and receive the id of the vendor's library. The connections stay open: they
-//! end when a rank ends.
+//! The ranks' handshake. All other ranks connect to rank 0, prove that they have the secret, send
+//! what they compute, and receive the id of the vendor's library. The connections stay open. They
+//! are closed when a rank ends.
 //!
 //! ```text
 //! rank → first   kjit-rank-3 DRAWN
@@ -20,19 +20,19 @@ use std::time::{Duration, Instant};
 const WORD: &str = "kjit-rank-3";
 /// Maximum bytes of a line.
 const LINE: usize = 4096;
-/// Time limit for the whole line of a peer.
+/// Time limit for a whole line of a peer.
 const SLOW: Duration = Duration::from_secs(5);
-/// Maximum number of connections without a proof. If there are more, the oldest is closed.
+/// Maximum number of connections without a proof. Above it, the oldest connection is closed.
 const UNKNOWN: usize = 64;
-/// Maximum number of characters of a peer's text that are shown.
+/// Maximum number of characters of a peer's text in messages.
 const SHOWN: usize = 400;
 
 /// Facts that must be equal in all ranks, as words without spaces. An error names the fact that
 /// differs.
 pub type Hello = Vec<(&'static str, String)>;
 
-/// Connections by rank, and a warning about the address. Rank 0 has connections to all ranks, the
-/// others to rank 0 only.
+/// Connections by rank, and a warning about the address. Rank 0 has connections to all ranks. The
+/// other ranks have a connection only to rank 0.
 #[derive(Debug)]
 pub struct RankConnections(pub Vec<(usize, TcpStream)>, pub Option<String>);
 
@@ -55,7 +55,7 @@ fn waits(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }
 
-/// Text from the network made safe to print: no control characters, limited length.
+/// Text from the network that is safe to print: no control characters, limited length.
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -73,12 +73,12 @@ pub fn handshake(
     for (_, stream) in &links.0 {
         let set = stream.set_read_timeout(None).and_then(|()| stream.set_nonblocking(true));
         set.and_then(|()| stream.set_nodelay(true))
-            .map_err(|e| meeting(format!("a connection: {e}")))?;
+            .map_err(|e| handshake_error(format!("a connection: {e}")))?;
     }
     Ok((bytes, links))
 }
 
-fn meeting(why: String) -> RanksError {
+fn handshake_error(why: String) -> RanksError {
     RanksError::Meeting(why)
 }
 
@@ -86,7 +86,7 @@ fn place(ranks: &Ranks) -> String {
     format!("{}:{}", ranks.host, ranks.port)
 }
 
-fn numbers(all: &[usize]) -> String {
+fn rank_list(all: &[usize]) -> String {
     let all: Vec<String> = all.iter().map(ToString::to_string).collect();
     format!("{} {}", if all.len() == 1 { "rank" } else { "ranks" }, all.join(", "))
 }
@@ -114,7 +114,7 @@ impl VerifiedRank {
     }
 }
 
-/// The step that a proof belongs to. A proof of one step is invalid in another.
+/// The step that a proof belongs to. A proof of one step is invalid in any other step.
 mod part {
     pub const FIRST: &str = "the first rank";
     pub const RANK: &str = "a rank";
@@ -177,13 +177,14 @@ impl Unknown {
 
 /// Opens rank 0's listener. Returns it with a warning about its address.
 fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
-    let failed =
-        |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
+    let failed = |e: &std::io::Error| {
+        handshake_error(format!("rank 0 cannot listen at {}: {e}", place(ranks)))
+    };
     let everywhere = |why: String| {
         ranks.secret.allows(&[SocketAddr::from(([0, 0, 0, 0], ranks.port))])?;
         let listener = TcpListener::bind(("0.0.0.0", ranks.port));
         let listener = listener.map_err(|e| {
-            meeting(format!(
+            handshake_error(format!(
                 "rank 0 cannot listen at {}: {why}, and at all addresses: {e}",
                 place(ranks)
             ))
@@ -196,16 +197,16 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
             )),
         ))
     };
-    // The name may become resolvable only after the start, and other ranks wait for that as well. A
-    // name that never resolves is an error. It does not mean "all addresses".
+    // The name may become resolvable only after the start. The other ranks wait for that as well. A
+    // name that never resolves is an error; it does not mean "all addresses".
     let end = Instant::now() + ranks.wait;
     let mut all: Vec<SocketAddr> = loop {
         match (&*ranks.host, ranks.port).to_socket_addrs() {
             Ok(all) => break all.collect(),
             Err(e) if Instant::now() > end => {
                 let (host, seconds) = (shown(&ranks.host), ranks.wait.as_secs());
-                return Err(meeting(format!(
-                    "MASTER_ADDR={host} is not known here after {seconds} s ({e})"
+                return Err(handshake_error(format!(
+                    "MASTER_ADDR={host} cannot be resolved on this machine within {seconds} s ({e})"
                 )));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -214,7 +215,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     // Debian maps a machine's own name to 127.0.1.1, which other machines cannot reach. An IP
     // address and localhost are used unchanged.
     let meant = ranks.host == "localhost" || ranks.host.parse::<std::net::IpAddr>().is_ok();
-    // The first address that can be bound is used, so loopback addresses are left out.
+    // The first address that can be bound is used. Loopback addresses are skipped.
     if !meant {
         all.retain(|at| !at.ip().is_loopback());
     }
@@ -224,7 +225,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     ranks.secret.allows(&all)?;
     match TcpListener::bind(&*all) {
         Ok(listener) => Ok((listener, None)),
-        // A name that leads here indirectly, such as the name of a service, cannot be bound.
+        // An indirect name, such as the name of a service, cannot be bound.
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
             everywhere(format!("{} is not an address of this machine ({e})", shown(&ranks.host)))
         }
@@ -240,7 +241,7 @@ fn gather(
 ) -> Result<(Vec<u8>, RankConnections), RanksError> {
     let (listener, said) = listen(ranks)?;
     let set = listener.set_nonblocking(true);
-    set.map_err(|e| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks))))?;
+    set.map_err(|e| handshake_error(format!("rank 0 cannot listen at {}: {e}", place(ranks))))?;
     let end = Instant::now() + ranks.wait;
     let mut came: Vec<VerifiedRank> = vec![];
     // Number of rejected connections.
@@ -254,18 +255,18 @@ fn gather(
         if Instant::now() > end {
             let missing: Vec<usize> =
                 (1..ranks.size).filter(|r| came.iter().all(|known| known.rank != *r)).collect();
-            let (who, seconds) = (numbers(&missing), ranks.wait.as_secs());
+            let (who, seconds) = (rank_list(&missing), ranks.wait.as_secs());
             let mut said = said.map_or_else(String::new, |said| format!(" ({said})"));
             if strangers > 0 {
                 said += &format!(
-                    " ({strangers} connected without proving to be of this job: give all the same \
-                     {SECRET})"
+                    " ({strangers} connections had no valid proof: set the same {SECRET} for all \
+                     ranks)"
                 );
             }
             return refuse(
                 ranks,
                 came,
-                format!("{who} did not come to {} within {seconds} s{said}", place(ranks)),
+                format!("{who} did not connect to {} within {seconds} s{said}", place(ranks)),
             );
         }
         match listener.accept() {
@@ -287,7 +288,7 @@ fn gather(
                     }
                 }
                 Ok(None) => unknown.push(who),
-                // A peer that is not a rank sends something else, or nothing.
+                // A peer that is not a rank sends other data, or none.
                 Err(()) => strangers += 1,
             }
         }
@@ -299,7 +300,7 @@ fn gather(
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     for known in &mut came {
         let sent = known.tell(ranks, &format!("go {hex}"));
-        sent.map_err(|e| meeting(format!("sending to rank {} failed: {e}", known.rank)))?;
+        sent.map_err(|e| handshake_error(format!("sending to rank {} failed: {e}", known.rank)))?;
     }
     came.sort_by_key(|known| known.rank);
     Ok((
@@ -308,7 +309,8 @@ fn gather(
     ))
 }
 
-/// Accepts or rejects a peer with a proven line. Returns the reason if the whole handshake fails.
+/// Accepts or rejects a peer with a proven line. Returns the reason if the handshake fails as a
+/// whole.
 fn welcome(
     ranks: &Ranks,
     hello: &Hello,
@@ -323,9 +325,9 @@ fn welcome(
         let _ = tell(&mut stream, ranks, &drawn, &format!("no {why}"));
     };
     if job != Some(&*ranks.job) {
-        // Another job on this machine uses this port. Neither job fails because of it.
+        // Another job on this machine uses this port. Neither job fails because of this connection.
         away(format!(
-            "another job's rank 0 listens at {}: give each job its MASTER_PORT",
+            "rank 0 of another job listens at {}: set a different MASTER_PORT for each job",
             place(ranks)
         ));
         return None;
@@ -339,10 +341,7 @@ fn welcome(
     if let Some((i, (what, ours))) = differs {
         let theirs = shown(theirs.get(i).copied().unwrap_or("none"));
         came.push(VerifiedRank { rank, stream, drawn });
-        return Some(format!(
-            "rank {rank} and rank 0 differ in {what} ({theirs}, not \
-                             {ours})"
-        ));
+        return Some(format!("rank {rank} and rank 0 differ in {what} ({theirs} and {ours})"));
     }
     if rank >= ranks.size {
         away(format!(
@@ -362,7 +361,7 @@ fn refuse<T>(ranks: &Ranks, came: Vec<VerifiedRank>, why: String) -> Result<T, R
         // The peer may have closed the connection.
         let _ = known.tell(ranks, &format!("no {why}"));
     }
-    Err(meeting(why))
+    Err(handshake_error(why))
 }
 
 /// The handshake of every other rank.
@@ -377,7 +376,8 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
         }
         let connected = all.and_then(|all| {
             let mut last = Err(std::io::Error::other("it has no address"));
-            // There is only one connection: rank 0 would take a second one for a second process.
+            // There is only one connection: rank 0 would treat a second connection as a second
+            // process.
             for at in &all {
                 last = TcpStream::connect_timeout(at, SLOW);
                 if last.is_ok() {
@@ -389,7 +389,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
         match connected {
             Ok(stream) => break stream,
             Err(e) if Instant::now() > end => {
-                return Err(meeting(format!(
+                return Err(handshake_error(format!(
                     "rank 0 did not listen at {} within {seconds} s ({e})",
                     place(ranks)
                 )));
@@ -398,7 +398,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
         }
     };
     let stranger = || {
-        meeting(format!(
+        handshake_error(format!(
             "the process that listens at {} does not belong to this job, or has a different \
              {SECRET}",
             place(ranks)
@@ -407,8 +407,9 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
     if !ranks.secret.trusts(&stream, SLOW) {
         return Err(stranger());
     }
-    let silent =
-        |e: std::io::Error| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks)));
+    let silent = |e: std::io::Error| {
+        handshake_error(format!("rank 0 did not answer at {} ({e})", place(ranks)))
+    };
     // Rank 0 waits for the others for the same time, and then reports the reason.
     let wait = ranks.wait + SLOW;
     let until = Instant::now() + wait;
@@ -440,17 +441,18 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
                 hex.get(2 * i..2 * i + 2).and_then(|two| u8::from_str_radix(two, 16).ok())
             };
             let bytes: Option<Vec<u8>> = (0..hex.len() / 2).map(byte).collect();
-            let bytes = bytes
-                .ok_or_else(|| meeting("rank 0 sent an id that is not hexadecimal".to_owned()))?;
+            let bytes = bytes.ok_or_else(|| {
+                handshake_error("rank 0 sent an id that is not hexadecimal".to_owned())
+            })?;
             Ok((bytes, RankConnections(vec![(0, stream)], None)))
         }
-        Some(("no", why)) => Err(meeting(shown(why))),
+        Some(("no", why)) => Err(handshake_error(shown(why))),
         _ => Err(stranger()),
     }
 }
 
-/// Reads a line, without its end, until a deadline. It reads byte by byte, because later bytes are
-/// not part of the line.
+/// Reads a line, without its end, until a deadline. It reads byte by byte, because later bytes do
+/// not belong to the line.
 fn line(stream: &mut TcpStream, until: Instant) -> std::io::Result<String> {
     let mut all = vec![];
     let mut byte = [0u8];
@@ -466,7 +468,7 @@ fn line(stream: &mut TcpStream, until: Instant) -> std::io::Result<String> {
             [b] => all.push(b),
         }
     }
-    Err(std::io::Error::other("a line that does not end"))
+    Err(std::io::Error::other("the line has no end"))
 }
 
 #[cfg(test)]
@@ -490,7 +492,7 @@ mod tests {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
 
-    fn meets(ranks: &Ranks, what: &str) -> Result<Vec<u8>, String> {
+    fn handshake_result(ranks: &Ranks, what: &str) -> Result<Vec<u8>, String> {
         let met = handshake(ranks, &vec![("word", what.to_owned())], || Ok(vec![1, 2, 255]));
         met.map(|(bytes, links)| {
             assert_eq!(links.0.len(), if ranks.rank == 0 { ranks.size - 1 } else { 1 });
@@ -499,8 +501,8 @@ mod tests {
         .map_err(|e| e.to_string())
     }
 
-    /// A peer that connects as soon as the port is open, and sends these words.
-    fn says(port: u16, words: &str) -> TcpStream {
+    /// A peer that connects when the port is open, and sends these words.
+    fn connect_and_send(port: u16, words: &str) -> TcpStream {
         let end = Instant::now() + Duration::from_secs(10);
         let mut stream = loop {
             match TcpStream::connect(("127.0.0.1", port)) {
@@ -513,15 +515,15 @@ mod tests {
         stream
     }
 
-    fn soon() -> Instant {
+    fn short_deadline() -> Instant {
         Instant::now() + Duration::from_secs(10)
     }
 
     /// A peer that sends the first line of a rank.
-    fn begins(port: u16) -> (TcpStream, Nonces) {
+    fn connect_with_first_line(port: u16) -> (TcpStream, Nonces) {
         let theirs = draw().unwrap();
-        let mut stream = says(port, &format!("{WORD} {theirs}\n"));
-        let answer = line(&mut stream, soon()).unwrap();
+        let mut stream = connect_and_send(port, &format!("{WORD} {theirs}\n"));
+        let answer = line(&mut stream, short_deadline()).unwrap();
         let first = answer.split(' ').next().unwrap().to_owned();
         (stream, Nonces { theirs, first })
     }
@@ -543,14 +545,16 @@ mod tests {
     fn secret_is_required_and_unresolvable_host_is_refused() {
         // A name without an address does not mean all addresses.
         for rank in [0, 1] {
-            let why =
-                meets(&at(rank, "no-such-host.invalid", port(), Some("sixteen letters!")), "same")
-                    .unwrap_err();
+            let why = handshake_result(
+                &at(rank, "no-such-host.invalid", port(), Some("sixteen letters!")),
+                "same",
+            )
+            .unwrap_err();
             assert!(why.contains("no-such-host.invalid"), "{why}");
         }
         // A secret is required if other machines can connect.
         for (rank, host) in [(0, "0.0.0.0"), (1, "192.0.2.1"), (0, "192.0.2.1")] {
-            let why = meets(&at(rank, host, port(), None), "same").unwrap_err();
+            let why = handshake_result(&at(rank, host, port(), None), "same").unwrap_err();
             assert!(why.contains("KJIT_RANKS_SECRET is not set"), "{host}: {why}");
         }
         // The secret must be the same on both sides.
@@ -564,14 +568,14 @@ mod tests {
             let [zero, one] = std::thread::scope(|scope| {
                 let both = [(0, ours), (1, theirs)];
                 let both = both.map(|(rank, s)| {
-                    scope.spawn(move || meets(&at(rank, "127.0.0.1", port, s), "same"))
+                    scope.spawn(move || handshake_result(&at(rank, "127.0.0.1", port, s), "same"))
                 });
                 both.map(|one| one.join().unwrap())
             });
             assert_eq!((zero.is_ok(), one.is_ok()), (good, good), "{zero:?} {one:?}");
             if let (Err(zero), Err(one)) = (zero, one) {
                 assert!(
-                    zero.contains("rank 1 did not come")
+                    zero.contains("rank 1 did not connect")
                         && one.contains("a different KJIT_RANKS_SECRET"),
                     "{zero} {one}"
                 );
@@ -583,7 +587,7 @@ mod tests {
     fn ranks_connect_despite_foreign_connections() {
         let port = port();
         std::thread::scope(|scope| {
-            let zero = scope.spawn(|| meets(&ranks(0, 3, port, "30"), "same"));
+            let zero = scope.spawn(|| handshake_result(&ranks(0, 3, port, "30"), "same"));
             // An HTTP client, a rank of an older protocol, a rank without a nonce, an unfinished
             // line, silence.
             let words = [
@@ -593,28 +597,29 @@ mod tests {
                 "kjit-rank-3 1",
                 "",
             ];
-            let _strangers = words.map(|words| says(port, words));
+            let _strangers = words.map(|words| connect_and_send(port, words));
             for (words, told) in [
-                ("1 other same", "another job's"),
+                ("1 other same", "of another job"),
                 ("x - same", "above 0"),
                 ("7 - same", "out of range: the job has 3 ranks"),
             ] {
                 let ours = ranks(1, 3, port, "30");
-                let (mut stream, drawn) = begins(port);
+                let (mut stream, drawn) = connect_with_first_line(port);
                 let proof = ours.secret.proof(part::RANK, &drawn, words);
                 stream.write_all(format!("{proof} {words}\n").as_bytes()).unwrap();
-                let answer = line(&mut stream, soon()).unwrap();
+                let answer = line(&mut stream, short_deadline()).unwrap();
                 assert!(answer.contains(" no ") && answer.contains(told), "{answer}");
             }
-            // A proof of other text, and a proof of another step.
+            // A proof of a different text, and a proof of a different step.
             for (part, words) in [(part::RANK, "2 - same"), (part::FIRST, "1 - same")] {
-                let (mut stream, drawn) = begins(port);
+                let (mut stream, drawn) = connect_with_first_line(port);
                 let proof = ranks(1, 3, port, "30").secret.proof(part, &drawn, words);
                 stream.write_all(format!("{proof} 1 - same\n").as_bytes()).unwrap();
-                assert!(line(&mut stream, soon()).is_err(), "{part}");
+                assert!(line(&mut stream, short_deadline()).is_err(), "{part}");
             }
-            let others =
-                [1, 2].map(|rank| scope.spawn(move || meets(&ranks(rank, 3, port, "30"), "same")));
+            let others = [1, 2].map(|rank| {
+                scope.spawn(move || handshake_result(&ranks(rank, 3, port, "30"), "same"))
+            });
             let all = [zero].into_iter().chain(others).map(|one| one.join().unwrap());
             all.for_each(|met| assert_eq!(met, Ok(vec![1, 2, 255])));
         });
@@ -625,14 +630,17 @@ mod tests {
         let port = port();
         std::thread::scope(|scope| {
             let start = Instant::now();
-            let zero = scope.spawn(|| meets(&ranks(0, 2, port, "1"), "same"));
-            let mut slow = says(port, "k");
+            let zero = scope.spawn(|| handshake_result(&ranks(0, 2, port, "1"), "same"));
+            let mut slow = connect_and_send(port, "k");
             while !zero.is_finished() && start.elapsed() < Duration::from_secs(20) {
                 let _ = slow.write_all(b"k");
                 std::thread::sleep(Duration::from_millis(50));
             }
             let why = zero.join().unwrap().unwrap_err();
-            assert!(why.contains("rank 1 did not come to") && why.contains("within 1 s"), "{why}");
+            assert!(
+                why.contains("rank 1 did not connect to") && why.contains("within 1 s"),
+                "{why}"
+            );
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         });
     }
@@ -643,7 +651,9 @@ mod tests {
         let all = |who: &[(usize, &'static str)]| {
             std::thread::scope(|scope| {
                 let one = |&(rank, word): &(usize, &'static str)| {
-                    scope.spawn(move || meets(&ranks(rank, 4, port, "30"), word).unwrap_err())
+                    scope.spawn(move || {
+                        handshake_result(&ranks(rank, 4, port, "30"), word).unwrap_err()
+                    })
                 };
                 let all: Vec<_> = who.iter().map(one).collect();
                 all.into_iter().map(|one| one.join().unwrap()).collect::<Vec<String>>()
@@ -654,7 +664,10 @@ mod tests {
         }
         for why in all(&[(0, "same"), (2, "x\u{1b}[31m")]) {
             assert!(why.contains("rank 2 and rank 0 differ in word"), "{why}");
-            assert!(!why.contains('\u{1b}'), "what another says is shown as it is: {why:?}");
+            assert!(
+                !why.contains('\u{1b}'),
+                "the text of a peer is shown without escaping: {why:?}"
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Ranks: several processes, on one or more machines, that compute each layer together, with one
-//! device each. [`Ranks`] is the rank of this process, as set by its launcher. `handshake.rs`
-//! connects the ranks, and `watchdog.rs` detects a rank that has ended. All ranks compute all
-//! tokens. The vendor's library exchanges their partial results.
+//! Ranks: several processes, on one or more machines, that compute each layer together. Each
+//! process has one device. [`Ranks`] is the rank of this process; its launcher sets it.
+//! `handshake.rs` connects the ranks, and `watchdog.rs` detects a rank that has ended. All ranks
+//! compute all tokens. The vendor's library exchanges their partial results.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -34,7 +34,7 @@ const WAIT: &str = "KJIT_RANKS_WAIT";
 /// Default of `KJIT_RANKS_WAIT`. A queue starts processes on many machines within seconds, but a
 /// container image may have to be fetched first.
 const USUAL_WAIT: Duration = Duration::from_secs(60);
-/// Environment variable: seconds that a rank waits for another one during work.
+/// Environment variable: seconds that a rank waits for another rank during work.
 const LIMIT: &str = "KJIT_RANKS_LIMIT";
 /// Default of `KJIT_RANKS_LIMIT`.
 const USUAL_LIMIT: Duration = Duration::from_secs(10);
@@ -48,12 +48,12 @@ struct Launcher {
     size: &'static str,
     /// The rank among the processes of its machine.
     local: &'static str,
-    /// The number of processes on its machine; empty if the launcher does not say.
+    /// The number of processes on its machine; empty if the launcher does not set it.
     here: &'static str,
 }
 
-/// Launchers in order of precedence. Variables with plain names were set by the user; a launcher
-/// started inside a job is more specific than the job.
+/// Launchers in order of precedence. The user set the variables with plain names. A launcher that
+/// was started inside a job is more specific than the job.
 const LAUNCHERS: &[Launcher] = &[
     Launcher {
         name: "RANK",
@@ -129,12 +129,12 @@ impl Ranks {
     /// # Errors
     /// See [`Ranks::from_env`].
     pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Ranks, RanksError> {
-        // RANK without WORLD_SIZE was set by another program.
+        // Another program set RANK without WORLD_SIZE.
         let says = |l: &&Launcher| {
             variable(l.rank).is_some() && (l.rank != "RANK" || variable(l.size).is_some())
         };
         let mut by = LAUNCHERS.iter().find(says).ok_or(RanksError::None)?;
-        // Slurm can also set PMI's variables, but not the rank on the machine.
+        // Slurm can also set PMI's variables, but they do not include the rank on the machine.
         let same = |pmi, slurm| variable(pmi).is_some() && variable(pmi) == variable(slurm);
         if by.name == "PMI" && same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS")
         {
@@ -152,9 +152,8 @@ impl Ranks {
             },
         };
         if let Some(id) = variable("TORCHELASTIC_RUN_ID").filter(|_| by.name == "RANK") {
-            let why = "belongs to torchrun, which listens at MASTER_PORT: start by mpirun or \
-                srun, or set RANK and \
-                       WORLD_SIZE without it";
+            let why = "was set by torchrun, which uses MASTER_PORT: start with mpirun or srun, or \
+                set RANK and WORLD_SIZE without torchrun";
             return Err(wrong("TORCHELASTIC_RUN_ID", id, why));
         }
         let rank = number(by.rank)?.ok_or(RanksError::None)?;
@@ -164,11 +163,15 @@ impl Ranks {
             return Err(wrong(
                 by.rank,
                 rank.to_string(),
-                &format!("is not below {}={size}", by.size),
+                &format!("must be less than {}={size}", by.size),
             ));
         }
         if size < 2 {
-            return Err(wrong(by.size, size.to_string(), "is one process: remove --split ranks"));
+            return Err(wrong(
+                by.size,
+                size.to_string(),
+                "means one process: remove --split ranks",
+            ));
         }
         let local = number(by.local)?.unwrap_or(0);
         let nodes = variable("SLURM_STEP_NODELIST").or_else(|| variable("SLURM_JOB_NODELIST"));
@@ -177,7 +180,7 @@ impl Ranks {
             Some(host) => host,
             None if by.name == "Slurm" && nodes.is_some() => first_host(&nodes.unwrap_or_default()),
             None if all_here => "127.0.0.1".to_owned(),
-            None => return Err(missing("MASTER_ADDR", " to where the first of them runs")),
+            None => return Err(missing("MASTER_ADDR", " to the address of the machine of rank 0")),
         };
         let job = number("SLURM_JOB_ID").ok().flatten().filter(|_| by.name == "Slurm");
         let port = match variable("MASTER_PORT") {
@@ -185,7 +188,7 @@ impl Ranks {
                 .parse()
                 .ok()
                 .filter(|p| *p > 0)
-                .ok_or_else(|| wrong("MASTER_PORT", text, "is not a port")),
+                .ok_or_else(|| wrong("MASTER_PORT", text, "is not a port number")),
             // Two Slurm jobs on one machine use two ports.
             None => Ok(job.map_or(PORT, |job| 20_000 + (job % 10_000) as u16)),
         }?;
@@ -291,10 +294,10 @@ mod tests {
     #[test]
     fn missing_or_invalid_rank_variables_are_named() {
         for (variables, says) in [
-            (&[][..], "none says which"),
-            (&[("RANK", "1")], "none says which"),
+            (&[][..], "needs a launcher"),
+            (&[("RANK", "1")], "needs a launcher"),
             (&[("SLURM_PROCID", "0")], "SLURM_NTASKS"),
-            (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2 is not below WORLD_SIZE=2"),
+            (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2 must be less than WORLD_SIZE=2"),
             (&[("RANK", "0"), ("WORLD_SIZE", "1")], "remove --split ranks"),
             (&[("RANK", "x"), ("WORLD_SIZE", "2")], "RANK=x is not a number"),
             (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR"),

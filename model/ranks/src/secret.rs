@@ -1,6 +1,6 @@
 //! The ranks' shared secret, a text that the launcher gives to all of them. Each side proves that
-//! it knows the secret, without revealing it, before the other side uses its data. The proof is
-//! HMAC-SHA256 (RFC 2104) over a nonce of the other side.
+//! it has the secret before the other side uses its data. The proof does not reveal the secret. It
+//! is an HMAC-SHA256 (RFC 2104) over a nonce of the other side.
 
 use crate::error::RanksError;
 use sha2::{Digest, Sha256};
@@ -48,7 +48,7 @@ impl Secret {
         }
     }
 
-    /// Proves that the holder of the secret says this in this step of the handshake.
+    /// Proves that the holder of the secret sends `said` in this step of the handshake.
     pub fn proof(&self, part: &str, drawn: &Nonces, said: &str) -> Proof {
         let message = [part, &drawn.theirs, &drawn.first, said].join("\n");
         hex(&hmac(self.0.as_deref().unwrap_or_default(), message.as_bytes()))
@@ -61,7 +61,8 @@ impl Secret {
         want.len() == proof.len() && differ == 0
     }
 
-    /// Whether ranks may connect at these addresses. Without a secret they must be on one machine.
+    /// Whether ranks may connect at these addresses. Without a secret, all ranks must be on one
+    /// machine.
     pub fn allows(&self, addresses: &[SocketAddr]) -> Result<(), RanksError> {
         match self.0.is_some() || addresses.iter().all(|at| at.ip().is_loopback()) {
             true => Ok(()),
@@ -71,8 +72,8 @@ impl Secret {
         }
     }
 
-    /// Whether to communicate with the peer of a connection. Without a secret it must be a process
-    /// of the same user or of root. Waits up to `wait` until a program has accepted the connection.
+    /// Whether the peer of a connection is trusted. Without a secret it must be a process of the
+    /// same user or of root. Waits up to `wait` until a program has accepted the connection.
     pub fn trusts(&self, stream: &TcpStream, wait: Duration) -> bool {
         self.0.is_some() || same_user(stream, wait)
     }
@@ -83,7 +84,7 @@ pub(crate) fn draw() -> Result<String, RanksError> {
     let mut bytes = [0u8; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|e| {
-        RanksError::Meeting(format!("no random numbers from the system (/dev/urandom): {e}"))
+        RanksError::Meeting(format!("cannot read random numbers (/dev/urandom): {e}"))
     })?;
     Ok(hex(&bytes))
 }
@@ -119,7 +120,8 @@ fn same_user(stream: &TcpStream, wait: Duration) -> bool {
     let Some(own) = own_user() else { return false };
     let end = Instant::now() + wait;
     loop {
-        // The peer's entry in the list: its local address is `there`, its remote address is `here`.
+        // The peer's entry in the list. Its local address is `there`, and its remote address is
+        // `here`.
         match user_of(there, here) {
             Some(user) => return user == own || user == 0,
             // No program has accepted the connection yet.
@@ -224,7 +226,7 @@ mod tests {
             assert_eq!(
                 user_of(ours.peer_addr().unwrap(), ours.local_addr().unwrap()),
                 None,
-                "nobody has taken it"
+                "no program has accepted the connection"
             );
             let (theirs, _) = listener.accept().unwrap();
             assert!(same_user(&ours, Duration::ZERO) && same_user(&theirs, Duration::ZERO), "{at}");

@@ -1,9 +1,9 @@
 //! The watchdog of a running rank: detects ranks that have ended or hang.
 //!
 //! A thread polls the connections, the library, and the number of collective sums that the device
-//! has computed. A rank may wait while no sum completes, because another rank has ended or the time
-//! limit has passed. Then the thread aborts the library's work. The device continues with invalid
-//! numbers, the host stops waiting, and every later call returns the reason.
+//! has computed. If no sum completes because another rank has ended or the time limit has passed,
+//! the thread aborts the library's work. The device continues with invalid numbers, the host stops
+//! waiting, and every later call returns the reason.
 
 use super::RankConnections;
 use kjit_engine::{Collective, Device, DeviceBuffer, PinnedBuffer, Stream};
@@ -17,14 +17,15 @@ use std::time::{Duration, Instant};
 
 /// The polling interval.
 const EVERY: Duration = Duration::from_millis(20);
-/// The time limit of a sum after another rank has ended. Data that it sent before may still arrive.
+/// The time limit of a sum after another rank has ended. Data that the rank sent before may still
+/// arrive.
 const GONE: Duration = Duration::from_secs(2);
-/// The time limit of a sum while the model is opened: one rank may compile kernels that another
-/// rank has in its cache.
+/// The time limit of a sum while the model is opened. One rank may have to compile kernels that
+/// another rank has in its cache.
 const OPENING: Duration = Duration::from_secs(900);
 
-/// The interval of heartbeats, and the longest time without one: if a machine fails, its
-/// connections stay open. The time is longer than a busy machine delays a thread.
+/// The interval of heartbeats, and the longest time without a heartbeat. If a machine fails, its
+/// connections stay open. The time is longer than the delay of a thread on a busy machine.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -60,8 +61,8 @@ struct WatchShared {
     limit: AtomicU64,
     /// Digests of this rank's inputs that were not sent yet.
     given: Mutex<Vec<u64>>,
-    /// Number of this rank's inputs, and number of them that all other ranks are known to have as
-    /// well.
+    /// Number of this rank's inputs, and number of these inputs that all other ranks have
+    /// confirmed.
     gave: AtomicUsize,
     same: AtomicUsize,
     stop: AtomicBool,
@@ -89,7 +90,7 @@ impl WatchShared {
             *first = Some(why);
             self.over.store(true, Ordering::Release);
             drop(first);
-            // Aborting may take seconds. The other ranks get the reason meanwhile.
+            // Aborting may take seconds. Meanwhile the other ranks get the reason.
             let collective = collective.clone();
             std::thread::spawn(move || collective.give_up());
         }
@@ -129,8 +130,8 @@ impl RemoteRanks {
         };
         let thread =
             std::thread::Builder::new().name("ranks".to_owned()).spawn(move || watch.run());
-        let thread =
-            thread.map_err(|e| SessionError::Device(format!("no thread for the watchdog: {e}")))?;
+        let thread = thread
+            .map_err(|e| SessionError::Device(format!("cannot start the watchdog thread: {e}")))?;
         Ok(RemoteRanks { collective, shared, rank, limit, thread: Some(thread) })
     }
 
@@ -145,8 +146,8 @@ impl RemoteRanks {
         DeviceWait(Arc::clone(&self.shared))
     }
 
-    /// Records the digest of an input. All ranks must have the same inputs; otherwise each would
-    /// wait for sums of another.
+    /// Records the digest of an input. All ranks must have equal inputs. Otherwise each rank would
+    /// wait for a different sum.
     pub fn given(&self, what: u64) {
         self.shared.given.lock().unwrap_or_else(PoisonError::into_inner).push(what);
         self.shared.gave.fetch_add(1, Ordering::Release);
@@ -164,7 +165,8 @@ impl RemoteRanks {
     pub fn agreed(&self, device: &Device) -> Result<(), SessionError> {
         let gave = self.shared.gave.load(Ordering::Acquire);
         let _waiting = self.waiting();
-        // The thread detects a rank that sends no digest, like a rank that is missing from a sum.
+        // The thread detects a rank that sends no digest, as it detects a rank that is missing from
+        // a sum.
         while self.rank == 0 && self.shared.same.load(Ordering::Acquire) < gave && !self.is_over() {
             self.look();
             std::thread::sleep(Duration::from_micros(200));
@@ -189,7 +191,7 @@ impl RemoteRanks {
         self.shared.over.load(Ordering::Acquire)
     }
 
-    /// Stops because of an error of this rank. The other ranks detect its end.
+    /// Stops because of an error of this rank. The other ranks detect that this rank has ended.
     pub fn end(&self) {
         self.shared.fail("this rank has failed".to_owned(), &self.collective);
     }
@@ -280,7 +282,7 @@ impl Link {
     }
 
     /// Sends a message of nine bytes, which fits in any send buffer. A rank that does not read is
-    /// detected as ended or hanging.
+    /// detected because it has ended or hangs.
     fn tell(&mut self, kind: u8, number: u64) {
         let mut frame = [kind; FRAME];
         frame.iter_mut().skip(1).zip(number.to_le_bytes()).for_each(|(to, b)| *to = b);
@@ -297,8 +299,7 @@ struct Watch {
     collective: Collective,
     shared: Arc<WatchShared>,
     sums: PinnedBuffer<u32>,
-    /// The number of sums at the last poll, and the time since which it has not changed while a
-    /// call waits.
+    /// The number of sums at the last poll, and the time since the last change while a call waits.
     seen: u32,
     since: Instant,
     /// Digests of all inputs of this rank.
@@ -359,8 +360,8 @@ impl Watch {
         if let Some(rank) = other.filter(|_| !self.shared.over.load(Ordering::Acquire)) {
             self.links.iter_mut().for_each(|link| link.tell(OTHER, rank as u64));
             let why = format!(
-                "rank {rank} was given another prompt, -n or --stop, or other tokens or options \
-                 of sampling, than rank 0"
+                "rank {rank} and rank 0 have different inputs: the prompt, -n, --stop, the tokens \
+                 or the sampling options differ"
             );
             self.shared.fail(why, &self.collective);
         }
@@ -390,12 +391,12 @@ impl Watch {
         }
         let waited = self.since.elapsed();
         if let Some(rank) = self.gone.filter(|_| waited > GONE) {
-            return Some(format!("rank {rank} has ended, or its machine is lost"));
+            return Some(format!("rank {rank} has ended, or its machine cannot be reached"));
         }
         if self.broken.is_none() {
             self.broken = self.collective.failed().map(|said| (Instant::now(), said));
         }
-        // A rank that has ended explains more than the library's error about that rank.
+        // If a rank has ended, this explains more than the library's error about that rank.
         if let Some((when, said)) = &self.broken
             && when.elapsed() > GONE
         {
