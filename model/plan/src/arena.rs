@@ -15,16 +15,16 @@ pub struct Lifetime {
 
 impl Lifetime {
     /// Whether two lifetimes overlap.
-    pub fn meets(&self, other: &Lifetime) -> bool {
+    pub fn overlaps(&self, other: &Lifetime) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
-/// Alignment of buffers, as in allocations of drivers: a multiple of any vector load.
+/// Alignment of buffers, as in drivers' allocations: a multiple of any vector load.
 pub const ALIGN: u64 = 256;
 
 /// The offset of each buffer, and the size of the arena. The largest buffers are placed first, each
-/// in the lowest gap that is free during its lifetime. For transformers, where a few sizes repeat,
+/// in the lowest gap that is free during its lifetime. Transformers use a few sizes repeatedly, so
 /// the result is within a few percent of the largest sum of live buffers.
 pub fn place(lives: &[Lifetime]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
@@ -35,7 +35,7 @@ pub fn place(lives: &[Lifetime]) -> (Vec<u64>, u64) {
     for i in order {
         let mut taken: Vec<(u64, u64)> = placed
             .iter()
-            .filter(|&&p| lives[p].meets(&lives[i]))
+            .filter(|&&p| lives[p].overlaps(&lives[i]))
             .map(|&p| (offsets[p], offsets[p] + room(lives[p].bytes)))
             .collect();
         taken.sort_unstable();
@@ -64,7 +64,7 @@ mod tests {
     fn overlap(lives: &[Lifetime], offsets: &[u64]) -> Option<(usize, usize)> {
         let pairs = (0..lives.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         pairs.into_iter().find(|&(a, b)| {
-            lives[a].meets(&lives[b])
+            lives[a].overlaps(&lives[b])
                 && offsets[a] < offsets[b] + lives[b].bytes
                 && offsets[b] < offsets[a] + lives[a].bytes
         })

@@ -1,9 +1,9 @@
 //! Lowers steps for one token of each of several sequences.
 //!
 //! Every matrix is read once for all sequences, with matrix-unit products: products for few rows or
-//! for a batch if the target has those kernels, prompt tiles if not. For very few sequences the
+//! for a batch if the target has these kernels, otherwise prompt tiles. For very few sequences the
 //! decode kernels are used, with one column for each. Attention is the decode kernel with a
-//! sequence in the grid's third dimension, so a program takes any number of sequences up to its
+//! sequence in the grid's third dimension. So a program computes any number of sequences up to its
 //! size, in any slots.
 
 use super::PlanError;
@@ -15,48 +15,50 @@ use kjit_graph::{Graph, Op};
 use kjit_kernels::batch_gemm::BatchGemmSpec;
 use kjit_kernels::{Family, batch_gemm, small_gemm};
 
-/// The most rows for the decode kernel of experts; with more, rows are grouped by expert as in a
-/// prompt.
+/// Maximum number of rows for the decode kernel of experts. With more rows, rows are grouped by
+/// expert, as in a prompt.
 ///
-/// In the decode kernel each further sequence costs the time of its own experts. A token of Qwen3
+/// In the decode kernel, each further sequence takes the time of its own experts. A token of Qwen3
 /// 30B-A3B on an H200 takes 1.86 ms for one sequence and 5.32 ms for eight: 0.43 ms for each
-/// further sequence, so 13.8 ms for 28. Grouped by expert, 16 sequences take 11.1 ms, 32 take 14.5.
+/// further sequence, so 13.8 ms for 28. Grouped by expert, 16 sequences take 11.1 ms, and 32 take
+/// 14.5 ms.
 const EXPERT_ROWS: u32 = 28;
-/// From this number of rows on a product for a batch is faster than one for few rows. 8b Q4_K_M on
-/// an H100: with 40 rows both make 8,910 tokens/s; with 64 rows 11,087 and 10,222.
+/// From this number of rows on, a product for a batch is faster than a product for few rows. 8b
+/// Q4_K_M on an H100: with 40 rows both reach 8,910 tokens/s; with 64 rows 11,087 and 10,222
+/// tokens/s.
 const BATCH_ROWS: u32 = 41;
-/// The most weights for which the product of few rows is also faster with 64 rows: 4096 × 4096 of
-/// Q4_K on an H100 takes 13.1 µs, and 14.7 µs by the product for a batch. SmolLM2, whose products
-/// except the last are smaller, made 48.9k tokens/s with 64 rows by the latter.
+/// Maximum number of weights for which the product for few rows is also faster with 64 rows. On an
+/// H100, 4096 × 4096 of Q4_K takes 13.1 µs, and 14.7 µs with the product for a batch. SmolLM2,
+/// whose products except the last are smaller, reached 48.9k tokens/s with 64 rows with the latter.
 const SMALL: usize = 4096 * 4096;
 /// Tokens of one sequence in a step with drafts, including the current one. They take hardly more
 /// time than one token.
 pub const DRAFTED: u32 = 1 + kjit_exec::DRAFTS as u32;
-/// The most concurrent sequences.
+/// Maximum number of concurrent sequences.
 pub const SEQUENCES: usize = 256;
-/// The most rows of a product for few rows (`small_gemm`), and so the most sequences of a
-/// reproducible model, whose programs all use that product.
+/// Maximum number of rows of a product for few rows (`small_gemm`). It is also the maximum number
+/// of sequences of a reproducible model, because all its programs use that product.
 pub const FEW_ROWS: usize = 64;
 const FEW: u32 = FEW_ROWS as u32;
 
-/// Program sizes in rows for up to `sequences` sequences, such that no other size would be faster.
-/// The experts kernel has no idle rows, so with experts there is a program for each number up to 8,
-/// and for every second number above, which costs at most 5 %.
+/// Program sizes in rows for up to `sequences` sequences. No other size would be faster. The
+/// experts kernel has no idle rows, so a model with experts has a program for each number up to 8,
+/// and for every second number above, which is at most 5 % slower.
 pub(super) fn sizes(graph: &Graph, target: &Target, sequences: usize) -> Vec<u32> {
     let experts = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let exact = if experts { EXPERT_ROWS } else { 0 };
-    let more = few(target).iter().copied().filter(|&n| n > exact);
+    let more = efficient_row_counts(target).iter().copied().filter(|&n| n > exact);
     let mut sizes: Vec<u32> = (1..=exact).filter(|n| *n <= 8 || n % 2 == 0).chain(more).collect();
-    // All sizes up to the first that holds all sequences.
+    // All sizes up to the first size that fits all sequences.
     let last = sizes.iter().position(|&n| n as usize >= sequences).unwrap_or(sizes.len());
     sizes.truncate(last + 1);
     sizes
 }
 
-/// Numbers of rows for which a separate kernel is faster; other numbers take the time of the next
-/// one. The products of a batch have widths in steps of 8 up to 64, then of 32; prompt tiles have
-/// steps of 64.
-fn few(target: &Target) -> &'static [u32] {
+/// Numbers of rows for which a separate kernel is faster. Other numbers take the time of the next
+/// number in the list. The products of a batch have widths in steps of 8 up to 64, then of 32;
+/// prompt tiles have steps of 64.
+fn efficient_row_counts(target: &Target) -> &'static [u32] {
     if batch_gemm::covers(target) {
         &[1, 8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 160, 192, 224, 256]
     } else if small_gemm::covers(target) {
@@ -67,9 +69,9 @@ fn few(target: &Target) -> &'static [u32] {
 }
 
 impl Lower<'_> {
-    /// Whether these weights use the product for a batch: the target has it, its shared memory
-    /// holds them (256 rows of f32 weights are too large), and up to 64 rows they are more than
-    /// [`SMALL`].
+    /// Whether these weights use the product for a batch. The target must have it, its shared
+    /// memory must be large enough (256 rows of f32 weights are too large), and up to 64 rows there
+    /// must be more weights than [`SMALL`].
     fn batch_fits(&self, segments: &[Segment], rows: u32) -> bool {
         let (cols, weights) = self.weights(segments);
         let all: usize = weights.iter().map(|s| s.rows * cols).sum();
@@ -84,11 +86,11 @@ impl Lower<'_> {
     pub(super) fn batch_step(&mut self, step: &Step) -> Result<(), PlanError> {
         let rows = self.program.tokens();
         match step {
-            // The fastest form for this number of rows.
+            // The fastest layout for this number of rows.
             Step::Project { input, segments, finish } => {
                 match (small_gemm::covers(&self.target), rows) {
                     (_, 0 | 1) | (false, 2..=8) => self.project(input, segments, finish),
-                    // Matrix rows that the matrix units do not support.
+                    // The matrix units do not support the length of these rows.
                     (true, 2..=8)
                         if !self.weights(segments).0.is_multiple_of(small_gemm::WHOLE) =>
                     {

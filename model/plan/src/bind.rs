@@ -10,14 +10,14 @@ use kjit_graph::{RopeId, StateId, WeightId};
 pub struct BufferId(pub u32);
 
 /// Control words in device memory that drive sequences. The host writes them at the start of a
-/// call, and the sampler for each token. Each slot has its own; programs for one sequence get those
-/// of one slot, batches those of all slots.
+/// call, and the sampler writes them for each token. Each slot has its own control words. Programs
+/// for one sequence get the words of one slot, and batches get the words of all slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
 pub enum Control {
     /// `u32`s: token ids by position.
     Tokens,
-    /// `u32`s 0, 1, 2 …, one for each position of a context. Shared by all slots.
+    /// `u32`s 0, 1, 2 …, one for each position of a context. All slots share them.
     Numbers,
     /// `u32`: the position of the first current token.
     Position,
@@ -27,20 +27,20 @@ pub enum Control {
     Options,
     /// `u32`s: adjustments of the logits before the next choice (`kjit_kernels::changes`).
     Adjustments,
-    /// `u32`s: the slot of each decoded sequence, in the order of a batch's rows. Shared by all
-    /// slots.
+    /// `u32`s: the slot of each decoded sequence, in the order of a batch's rows. All slots share
+    /// them.
     Slots,
     /// `u32`s: the page table: the page of each range of positions.
     Pages,
-    /// `u32`s: the position of each drafted token's row. Shared by all slots.
+    /// `u32`s: the position of each drafted token's row. All slots share them.
     Places,
-    /// `u32`s: the position of each prompt token, if attention is computed separately for each.
-    /// Shared by all slots.
+    /// `u32`s: the position of each prompt token, if attention is computed separately for each. All
+    /// slots share them.
     Each,
-    /// `u32`s, initially zero: counters for choices after drafts. Shared by all slots.
+    /// `u32`s, initially zero: counters for choices after drafts. All slots share them.
     Turns,
-    /// `u32`s: [`PICK`] for each row of drafted tokens; the second one gets the chosen token.
-    /// Shared by all slots.
+    /// `u32`s: [`PICK`] for each row of drafted tokens; the second word gets the chosen token. All
+    /// slots share them.
     Picks,
     /// `f32`s: the factor of each adapter.
     Adapters,
@@ -55,7 +55,7 @@ pub const PICK: usize = 2;
 pub enum AllReduceArg {
     /// `u32`s: the number of exchanges so far, and related counters.
     Words,
-    /// `u32` in host memory: set when a device waited too long.
+    /// `u32` in host memory: set if a device waited too long.
     Late,
     /// This device's inbox.
     Inbox,

@@ -45,14 +45,14 @@ impl Jobs {
         JobId(at as u32)
     }
 
-    /// The result for a spec that was made before. All jobs have one target and layers are alike,
-    /// so few specs are new. Generating a kernel, finding its includes and comparing it with the
-    /// others takes most of a plan's time.
+    /// The result for a spec that was created before. All jobs have one target and layers are
+    /// similar, so few specs are new. Most of a plan's time is needed to generate a kernel, find
+    /// its includes and compare it with the others.
     pub fn known(&self, spec: &Spec) -> Option<CompiledSizes> {
         self.known.get(spec).copied()
     }
 
-    /// Makes a kernel's job for this target and remembers it by its spec.
+    /// Creates a kernel's job for this target and stores it by its spec.
     pub fn make(&mut self, spec: Spec, kernel: Kernel, job: kjit_engine::Job) -> CompiledSizes {
         let Kernel { entry, block, shared, .. } = kernel;
         let job = self.intern(Job { job, entry, spec: spec.clone() });
@@ -116,7 +116,7 @@ pub struct Builder<'g> {
 }
 
 impl<'g> Builder<'g> {
-    /// Starts a program for up to `tokens` tokens. The values in `keep` and the logits exist after
+    /// Starts a program for up to `tokens` tokens. The values in `keep` and the logits remain after
     /// the last launch.
     pub fn new(graph: &'g Graph, steps: &[Step], tokens: u32, keep: &[ValueId]) -> Builder<'g> {
         let keep = keep.iter().copied().chain([graph.logits]).collect();
@@ -144,7 +144,7 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// The most tokens.
+    /// Maximum number of tokens.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
@@ -154,7 +154,7 @@ impl<'g> Builder<'g> {
         self.step = index;
     }
 
-    /// Working memory of this step; its lifetime is from the first to the last launch that binds
+    /// Working memory of this step. Its lifetime is from the first to the last launch that binds
     /// it.
     pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
         self.add(name.into(), bytes, BufferLifetime::Bound)
@@ -241,32 +241,33 @@ impl<'g> Builder<'g> {
     }
 
     /// The buffer of a value.
-    pub fn held(&self, v: ValueId) -> Option<Bind> {
+    pub fn bind_of(&self, v: ValueId) -> Option<Bind> {
         self.values.get(&v).map(|&id| Bind::Buffer(id))
     }
 
     /// Adds a pause, at which the CPU computes an operation.
     ///
     /// # Errors
-    /// Values in a layout that the CPU does not have.
+    /// A value has a layout that the CPU does not support.
     pub fn pause(&mut self, op: &Op) -> Result<(), PlanError> {
         let name =
             || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
-        let wrong_layout = || unsupported(&name(), "its rows are not in the CPU's layout");
+        let wrong_layout =
+            || unsupported(&name(), "the CPU does not support the layout of its rows");
         let kind = std::mem::discriminant(op);
         let mut aside = self.graph.ops.iter().filter(|o| std::mem::discriminant(*o) == kind);
         let place = aside.position(|o| o == op).ok_or_else(wrong_layout)?;
-        let held = |v: ValueId| match self.held(v) {
+        let bind_of = |v: ValueId| match self.bind_of(v) {
             Some(Bind::Buffer(from)) if !self.is_tiled(v) => Ok(from),
             _ => Err(wrong_layout()),
         };
         let what = match op {
             Op::Placed(placed) => {
-                let from = [held(placed.x)?, held(placed.experts)?, held(placed.shares)?];
+                let from = [bind_of(placed.x)?, bind_of(placed.experts)?, bind_of(placed.shares)?];
                 HostWork::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
             }
             Op::Offload(Offload { x, with, .. }) if with.is_empty() => {
-                HostWork::All { from: held(*x)? }
+                HostWork::All { from: bind_of(*x)? }
             }
             Op::Offload(Offload { out, .. }) => HostWork::Rest { to: self.made(*out)? },
             _ => return Err(wrong_layout()),
@@ -279,7 +280,7 @@ impl<'g> Builder<'g> {
     fn made(&mut self, v: ValueId) -> Result<BufferId, PlanError> {
         match self.make(v) {
             Bind::Buffer(id) => Ok(id),
-            _ => Err(unsupported(&self.graph.value(v).name, "it has no rows")),
+            _ => Err(unsupported(&self.graph.value(v).name, "it is not stored as rows")),
         }
     }
 
@@ -307,8 +308,8 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Lays out memory. `head` is the input of the steps that make logits, which start at step
-    /// `first`.
+    /// Lays out memory. `head` is the input of the steps that compute logits. These steps start at
+    /// step `first`.
     pub fn finish(self, products: Vec<GemmUse>, head: BufferId, first: usize) -> Program {
         let end = self.launches.len().saturating_sub(1);
         let mut lives: Vec<Lifetime> = self

@@ -1,6 +1,6 @@
 //! The choice of a token, and its arguments.
 
-/// How the next token is chosen from the logits.
+/// The method that chooses the next token from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[doc(hidden)]
 pub enum Choice {
@@ -8,7 +8,7 @@ pub enum Choice {
     Greedy,
     /// A random token.
     Draw {
-        /// Draws among the `top_k` most likely tokens; 0 for all.
+        /// Chooses among the `top_k` most likely tokens; 0: all tokens.
         top_k: u32,
         /// Factor of logits: 1 / temperature.
         inverse: f32,

@@ -49,8 +49,8 @@ impl Lower<'_> {
         }
     }
 
-    /// A projection. Segments that cannot share a launch (different forms of activations, or too
-    /// many) get separate launches.
+    /// A projection. Segments that cannot share a launch (different layouts of activations, or too
+    /// many segments) get separate launches.
     pub(super) fn project(
         &mut self,
         input: &Input,
@@ -151,7 +151,10 @@ impl Lower<'_> {
                 Finish::Glu { act: Activation::Silu, .. } => ExpertFinish::Silu,
                 Finish::Glu { act: Activation::GeluTanh, .. } => ExpertFinish::Gelu,
                 Finish::Glu { act, .. } => {
-                    return Err(unsupported(&name, format!("no kernel has {act:?}")));
+                    return Err(unsupported(
+                        &name,
+                        format!("no kernel supports the activation {act:?}"),
+                    ));
                 }
                 Finish::Sum { residual, .. } => ExpertFinish::Sum { residual: residual.is_some() },
                 Finish::Add { .. } => {
@@ -307,7 +310,8 @@ impl Lower<'_> {
     /// The last three launches: adjust the logits (biases, mask, penalties); choose greedily; draw.
     pub(super) fn choices(&mut self) -> Result<(), PlanError> {
         let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
-        // Tokens chosen after drafts are not stored in the id ring: it holds the drafts.
+        // Tokens that are chosen after drafts are not stored in the id ring, because it contains
+        // the drafts.
         let (tokens, position, capacity) = match self.drafted {
             false => (Control::Tokens, Control::Position, self.context + 1),
             true => (Control::Picks, Control::Turns, PICK as u32),
@@ -373,8 +377,8 @@ impl Lower<'_> {
         let name = self.graph.value(a.out).name.clone();
         let (mut form, norms, eps) = self.heads(a)?;
         if self.apart && a.kv.is_some() {
-            // A row reads keys of earlier rows, which other blocks would write at the same time: an
-            // earlier launch writes them.
+            // A row reads keys of earlier rows. Other blocks would write these keys at the same
+            // time, so an earlier launch writes them.
             self.heads_of_rows(a)?;
             form.kept_before = true;
         }
@@ -471,8 +475,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The lists of visible positions if attention is sparse; the page tables, if any, if it is
-    /// not.
+    /// The lists of visible positions if attention is sparse. Otherwise the page tables, if there
+    /// are any.
     pub(super) fn listed(&self, only: Option<ValueId>) -> Result<Bind, PlanError> {
         only.map_or(Ok(self.table()), |v| self.value(v))
     }
@@ -506,17 +510,17 @@ impl Lower<'_> {
         if self.apart && !self.drafted { Bind::Control(Control::Each) } else { self.position() }
     }
 
-    /// Positions of a slot. With pages it locates a slot's table. Rows of one sequence with
-    /// separate attention share one table.
+    /// Number of positions of a slot. With pages it locates a slot's table. Rows of one sequence
+    /// with separate attention share one table.
     fn capacity(&self) -> Bind {
         Bind::U32(if self.paged && self.apart { 0 } else { self.context })
     }
 
-    /// The number of context slices and its maximum, for `groups` groups of a token's heads: enough
-    /// to fill the device.
+    /// The number of context slices and its maximum, for `groups` groups of a token's heads. It is
+    /// large enough to fill the device.
     fn slices(&self, per_unit: u32, groups: u32) -> (Dim, u32) {
         if self.reproducible {
-            // The number of slices determines the content of each slice, and so the order of sums.
+            // The number of slices determines the content of each slice and the order of sums.
             let slices = self.slices_always(groups);
             return (Dim::Is(slices), slices);
         }
@@ -533,7 +537,9 @@ impl Lower<'_> {
     /// Bytes from one slot's keys or values to those of the next slot.
     fn slot_bytes(&self, name: &str, cache: StateId) -> Result<u64, PlanError> {
         let bytes = self.kv(cache).bytes(self.context as usize);
-        bytes.map(|b| b as u64).ok_or_else(|| unsupported(name, "its cache cannot be addressed"))
+        bytes
+            .map(|b| b as u64)
+            .ok_or_else(|| unsupported(name, "its cache is too large to address"))
     }
 
     /// The layout of a layer's heads, their norms' weights, and the norms' epsilon.
@@ -545,7 +551,12 @@ impl Lower<'_> {
             (Some(q), Some(k)) if q.eps == k.eps => {
                 ([self.vector(q.weight), self.vector(k.weight)], q.eps)
             }
-            _ => return Err(unsupported(name, "the norms of queries and keys differ")),
+            _ => {
+                return Err(unsupported(
+                    name,
+                    "different norms of queries and keys are not supported",
+                ));
+            }
         };
         let rope =
             a.rope.map_or(RopeForm { dims: 0, halves: false }, |r| rope_form(self.graph.rope(r)));
@@ -566,7 +577,7 @@ impl Lower<'_> {
         self.graph.value(a.out).width / a.heads.max(1)
     }
 
-    /// Queries, keys and values padded to the cache's head size. Keys and values are null if
+    /// Queries, keys and values, padded to the cache's head size. Keys and values are null if
     /// another layer has cached them.
     pub(super) fn ready(&mut self, a: &Attend) -> Result<(Bind, [Bind; 2]), PlanError> {
         let (name, KvLayout { heads, head_dim, .. }) =
@@ -581,10 +592,10 @@ impl Lower<'_> {
     }
 }
 
-/// A rotation in the kernels' form.
+/// A rotation in the kernels' format.
 pub(super) fn rope_form(rope: &Rope) -> RopeForm {
     RopeForm { dims: rope.dims, halves: rope.pairing == Pairing::Halves }
 }
 
-/// The most context slices over all sequences. It limits working memory on any device.
+/// Maximum number of context slices over all sequences. It limits working memory on any device.
 const SPLITS: u32 = 256;

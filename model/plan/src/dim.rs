@@ -6,7 +6,7 @@ use kjit_kernels::SpecError;
 use kjit_kernels::gemm::{GemmLaunch, GemmSpec};
 use kjit_kernels::moe::MoeSpec;
 
-/// One for each token, or in a batch for each sequence.
+/// One for each token. In a batch: one for each sequence.
 pub(super) const TOKENS: Dim = Dim::Tokens { per: 1, each: 1 };
 
 pub(super) const ONE: Dim = Dim::Is(1);
@@ -26,7 +26,7 @@ pub enum Dim {
     },
     /// `min(units * per_unit, most)`.
     Fill {
-        /// Blocks that are resident on a compute unit.
+        /// Number of blocks that are resident on a compute unit.
         per_unit: u32,
         /// Blocks that have work.
         most: u32,
@@ -42,7 +42,7 @@ pub enum Dim {
     },
     /// `min(units * per_unit / (over * tokens), most)`.
     Spread {
-        /// Blocks that are resident on a compute unit.
+        /// Number of blocks that are resident on a compute unit.
         per_unit: u32,
         /// Blocks of the other grid dimensions for a token.
         over: u32,
@@ -67,7 +67,7 @@ impl GemmUse {
     /// The launch for a number of tokens.
     ///
     /// # Errors
-    /// As for [`GemmSpec::launch_rows`].
+    /// See [`GemmSpec::launch_rows`].
     pub fn launch(
         &self,
         target: &Target,
@@ -101,8 +101,8 @@ pub enum GemmPart {
     GridZ,
 }
 
-/// The values with which a [`Dim`] is evaluated: the device, the tokens, and the products'
-/// launches, which depend on both.
+/// The values for the evaluation of a [`Dim`]: the device, the tokens, and the products' launches,
+/// which depend on both.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct LaunchParams {
@@ -146,6 +146,6 @@ impl Dim {
     }
 }
 
-/// The most compute units for which partial results have memory; launches do not split work
-/// further.
+/// Maximum number of compute units for which there is memory for partial results. Launches do not
+/// split work further.
 pub const UNITS: u32 = 256;

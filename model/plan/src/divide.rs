@@ -33,7 +33,7 @@ pub struct DeviceMemory {
 #[non_exhaustive]
 pub enum DivideError {
     /// Fewer layers than devices.
-    #[error("the model has {layers} layers, which {devices} devices cannot share")]
+    #[error("the model has {layers} layers, fewer than the {devices} devices")]
     Few {
         /// Layers.
         layers: usize,
@@ -42,9 +42,9 @@ pub enum DivideError {
     },
     /// The layers do not fit.
     #[error(
-        "{layers} layers with their keys and values need {need} MiB, {room} MiB are free for them \
-         on {devices}: give a smaller -c, fewer sequences, another device, or more layers to the \
-         CPU (--host-layers)"
+        "{layers} layers with their keys and values need {need} MiB, but {room} MiB are free on \
+         {devices}: use a smaller -c, fewer sequences, another device, or more layers on the CPU \
+         (--host-layers)"
     )]
     Room {
         /// Layers.
@@ -77,8 +77,8 @@ pub fn needs(graph: &Graph, layers: &Layers, options: &OpenOptions) -> Vec<Layer
     (0..layers.len()).map(|layer| of(layers.ops(graph, layer..layer + 1))).collect()
 }
 
-/// Divides layers among devices in order, such that all devices are filled to nearly the same
-/// fraction. Each device gets at least one layer.
+/// Divides layers among devices in order. All devices are filled to nearly the same fraction, and
+/// each device gets at least one layer.
 ///
 /// # Errors
 /// Fewer layers than devices, or less memory than the layers need.
@@ -137,11 +137,11 @@ mod tests {
         assert_eq!(counts(&[10; 8], &[100, 100]), [4, 4]);
         assert_eq!(counts(&[10; 8], &[300, 100]), [6, 2]);
         assert_eq!(counts(&[10; 9], &[100, 100, 100]), [3, 3, 3]);
-        assert_eq!(counts(&[10, 10], &[10_000, 10]), [1, 1], "none goes without");
+        assert_eq!(counts(&[10, 10], &[10_000, 10]), [1, 1], "each device has a layer");
         assert_eq!(
             counts(&[1, 1, 1, 97], &[100, 100]),
             [3, 1],
-            "a head that is larger than all layers"
+            "an output matrix that is larger than all layers"
         );
         assert_eq!(counts(&[10; 5], &[100]), [5]);
     }

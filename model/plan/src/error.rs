@@ -6,17 +6,17 @@ use kjit_exec::SessionError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// An operation in a shape that no kernel supports.
-    #[error("{what} cannot run on a GPU yet: {why}; --device cpu runs it")]
+    /// A shape of an operation that no kernel supports.
+    #[error("{what} cannot run on a GPU yet: {why}; use --device cpu")]
     Unsupported {
         /// The value or weight.
         what: String,
         /// The missing feature.
         why: String,
     },
-    /// A context beyond the kernels' counters.
-    #[error("a context of {0} tokens is more than a GPU's kernels can count: give a smaller -c, \
-        at most {max}", max = u32::MAX)]
+    /// The context exceeds the kernels' counters.
+    #[error("a context of {0} tokens is too large for the GPU kernels: use -c {max} or \
+        less", max = u32::MAX)]
     Context(usize),
     /// A weight without a device layout.
     #[error("tensor '{name}': {source}")]

@@ -1,6 +1,6 @@
-//! The graph of an expert cache: the most used experts of each host MoE layer are also in GPU
+//! The graph of an expert cache. The most used experts of each host MoE layer are also in GPU
 //! memory, in a fixed number of slots. `model/gpu/src/expert_cache.rs` changes the contents of the
-//! slots while tokens are decoded.
+//! slots during decoding.
 
 use kjit_exec::OpenOptions;
 use kjit_graph::op::{Act, Add, ExpertMatMul, ExpertSum, Glu, Norm, Offload, Placed, Route};
@@ -12,7 +12,7 @@ use kjit_kernels::layout::Layout;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The fewest slots of a layer: while one is being loaded, the other is usable.
+/// Minimum number of slots of a layer: while one slot is being loaded, the other is usable.
 pub const FEWEST: usize = 2;
 
 /// A graph with the experts of some layers on the CPU.
@@ -50,10 +50,10 @@ impl HostExpertsGraph {
 impl std::fmt::Display for HostExpertsGraph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let HostExpertsGraph { taken, of, places, experts, .. } = self;
-        write!(f, "the CPU computes the experts of {taken} of {of} layers that have some")?;
+        write!(f, "the CPU computes the experts of {taken} of {of} MoE layers")?;
         match places {
             0 => Ok(()),
-            n => write!(f, ", the card those {n} of {experts} in each that are chosen most"),
+            n => write!(f, ", the GPU the {n} of {experts} most chosen experts of each"),
         }
     }
 }
@@ -129,7 +129,7 @@ fn bytes_of(graph: &Graph, weight: WeightId) -> Option<u64> {
 }
 
 /// The mixture of a layer if a device can compute a part of it: one routing, and experts without
-/// biases that are summed by their shares.
+/// biases whose results are summed with weights.
 fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
     let ops = graph.ops.get(range.clone())?;
     let mut routes = ops.iter().enumerate().filter_map(|(i, op)| match op {
@@ -261,8 +261,8 @@ pub fn layers(graph: &Graph) -> Vec<(&Placed, Vec<&ExpertMatMul>)> {
     all
 }
 
-/// Bytes of device memory besides the weights, if experts are loaded to it: enough for a matrix in
-/// the file's layout.
+/// Bytes of device memory in addition to the weights, if experts are loaded to the device: enough
+/// for a matrix in the file's layout.
 pub fn room(graph: &Graph) -> u64 {
     let products = layers(graph).into_iter().flat_map(|(_, products)| products);
     let bytes =

@@ -1,5 +1,5 @@
 //! Checks that kernels exist for every operation of a graph. The rest of the GPU code relies on
-//! this; the error names the missing feature.
+//! this check. The error names the missing feature.
 
 use super::PlanError;
 use super::map::function_of;
@@ -15,11 +15,11 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
         what: format!("architecture '{}'", graph.arch),
         why,
     };
-    // A recurrent state is recomputed from the start. The previous and next stages would have to go
-    // back too.
+    // A recurrent state is recomputed from the start. With several stages, the other stages would
+    // have to be rewound too.
     let part = graph.feeds_next_stage || graph.ops.iter().any(|op| matches!(op, Op::InputRows(_)));
     if part && graph.is_recurrent() {
-        return Err(refuse("its recurrent states need one device: no split by layers".to_owned()));
+        return Err(refuse("recurrent states do not support a split by layers".to_owned()));
     }
     for op in &graph.ops {
         if let Some(why) = missing(graph, op) {
@@ -27,7 +27,7 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
                 .writes()
                 .first()
                 .map_or(String::new(), |v| format!(" ('{}')", graph.value(*v).name));
-            return Err(refuse(format!("no kernel has {why}{made}")));
+            return Err(refuse(format!("no kernel supports {why}{made}")));
         }
     }
     Ok(())

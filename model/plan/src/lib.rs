@@ -1,10 +1,10 @@
 //! A plan: all work of a GPU for a model, as data (kernels to compile, memory to allocate,
 //! launches).
 //!
-//! A [`Plan`] depends on the graph, the target and the options, not on a device. So it can be
-//! printed, tested and compiled (`kjit warm`) on a machine without a GPU, and a device of the same
-//! target finds every kernel in the cache. Facts that only a device knows (compute units) enter
-//! through a [`Dim`] at launch time.
+//! A [`Plan`] depends on the graph, the target and the options, but not on a device. So it can be
+//! printed, tested and compiled (`kjit warm`) on a machine without a GPU, and a device of this
+//! target finds every kernel in the cache. Properties of a device (the number of compute units) are
+//! inserted by a [`Dim`] at launch time.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

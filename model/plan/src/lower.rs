@@ -35,21 +35,22 @@ pub(super) struct Lower<'g> {
     pub program: Builder<'g>,
     /// True: rows are sequences, each in its own slot. False: rows are tokens of one sequence.
     pub batch: bool,
-    /// Whether the bits of a row's results do not depend on other rows.
+    /// Whether the results of a row are bit for bit independent of other rows.
     pub reproducible: bool,
-    /// Whether rows are tokens of one sequence, but attention is computed separately for each, as
+    /// Whether rows are tokens of one sequence whose attention is computed separately for each, as
     /// in decoding.
     pub apart: bool,
-    /// Whether rows are drafted tokens of one sequence, each treated as a slot with its own
-    /// position; only with `batch`.
+    /// Whether rows are drafted tokens of one sequence. Each is treated as a slot with its own
+    /// position. Only with `batch`.
     pub drafted: bool,
-    /// Products whose launches depend on the number of tokens, with the most bytes of their partial
-    /// results and counters.
+    /// Products whose launches depend on the number of tokens, with the maximum bytes of their
+    /// partial results and counters.
     pub products: Vec<(GemmUse, u64, u64)>,
-    /// Inputs already in the products' layout: the value, and the norm applied to it.
+    /// Inputs that are already in the products' layout: the value, and the norm that was applied to
+    /// it.
     pub in_form: HashMap<(ValueId, Option<WeightId>), Bind>,
-    /// Rows grouped by expert, by the value that holds the experts; one row for each token and
-    /// slot, or one for each token.
+    /// Rows grouped by expert. The key is the value with the experts. There is one row for each
+    /// token and slot, or one for each token.
     pub groups: HashMap<(ValueId, bool), Group>,
     /// The steps after the current one.
     pub later: &'g [Step],
@@ -68,19 +69,19 @@ pub(super) struct LoweredJob<F> {
 impl Lower<'_> {
     /// Binds a matrix, which will be uploaded.
     pub fn matrix(&mut self, id: WeightId) -> Bind {
-        note(self.matrices, id);
+        push_unique(self.matrices, id);
         Bind::Matrix(id)
     }
 
     /// Binds a vector, which will be uploaded.
     pub fn vector(&mut self, id: WeightId) -> Bind {
-        note(self.vectors, id);
+        push_unique(self.vectors, id);
         Bind::Vector(id)
     }
 
     /// The memory layout of a cache.
     pub fn kv(&self, id: StateId) -> KvLayout {
-        kept_as(self.graph, id, self.storage)
+        kv_layout(self.graph, id, self.storage)
     }
 
     /// The buffer of a value in rows of f32.
@@ -89,17 +90,20 @@ impl Lower<'_> {
         if self.program.is_tiled(v) {
             return Err(unsupported(
                 name,
-                "it is stored in the layout of products of many rows, and another kernel reads it",
+                "it is stored in the layout for products of many rows, but a different kernel \
+                 reads it",
             ));
         }
-        self.program.held(v).ok_or_else(|| unsupported(name, "it is used inside a fused step only"))
+        self.program
+            .bind_of(v)
+            .ok_or_else(|| unsupported(name, "it exists only inside a fused step"))
     }
 
     /// The buffer id of a value.
     pub fn buffer_of(&self, v: ValueId) -> Result<BufferId, PlanError> {
         match self.value(v)? {
             Bind::Buffer(id) => Ok(id),
-            _ => Err(unsupported(&self.graph.value(v).name, "it has no buffer")),
+            _ => Err(unsupported(&self.graph.value(v).name, "it is not in a buffer")),
         }
     }
 
@@ -111,7 +115,8 @@ impl Lower<'_> {
     /// The spec with its measured tuning, if there is one.
     pub fn tuned<F: Registered>(&self, spec: F) -> F {
         if self.reproducible {
-            // A tuning measured for one number of rows must not apply to another.
+            // A tuning that was measured for one number of rows must not be used for a different
+            // number.
             let usual = spec.usual(&self.target).ok();
             return spec.with(usual);
         }
@@ -142,7 +147,7 @@ impl Lower<'_> {
         named.map_or(String::new(), |v| self.graph.value(v).name.clone())
     }
 
-    /// A launch's weights in the kernels' form, and their row length.
+    /// A launch's weights in the kernels' format, and their row length.
     pub fn weights(&self, segments: &[Segment]) -> (usize, Vec<segments::Segment>) {
         let of = |s: &Segment| {
             let w = self.graph.weight(s.weight);
@@ -205,7 +210,7 @@ impl Lower<'_> {
 }
 
 /// The memory layout of a state: keys, with values if it has any; or latents.
-pub(super) fn kept_as(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayout {
+pub(super) fn kv_layout(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayout {
     let (heads, head_dim) = match &graph.state(id).kind {
         StateKind::Kv(kv) => (kv.heads, head_size(kv)),
         StateKind::Latent { rank, rope } => (1, rank + rope),
@@ -214,7 +219,7 @@ pub(super) fn kept_as(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayou
     KvLayout { heads, head_dim, storage }
 }
 
-/// The finish of a projection without experts, in the kernels' form.
+/// The finish of a projection without experts, in the kernels' format.
 pub(super) fn finish_of(name: &str, finish: &Finish) -> Result<segments::Finish, PlanError> {
     match finish {
         Finish::Store => Ok(segments::Finish::Store),
@@ -222,14 +227,16 @@ pub(super) fn finish_of(name: &str, finish: &Finish) -> Result<segments::Finish,
         Finish::Glu { act: Activation::Silu, .. } => Ok(segments::Finish::Silu),
         Finish::Glu { act: Activation::GeluTanh, .. } => Ok(segments::Finish::Gelu),
         Finish::Glu { act, .. } => {
-            Err(unsupported(name, format!("no kernel has its activation {act:?}")))
+            Err(unsupported(name, format!("no kernel supports its activation {act:?}")))
         }
-        Finish::Sum { .. } => Err(unsupported(name, "a weighted sum without experts")),
+        Finish::Sum { .. } => {
+            Err(unsupported(name, "a weighted sum without experts is not supported"))
+        }
     }
 }
 
 /// Adds an id that is not in the list.
-fn note(list: &mut Vec<WeightId>, id: WeightId) {
+fn push_unique(list: &mut Vec<WeightId>, id: WeightId) {
     if !list.contains(&id) {
         list.push(id);
     }

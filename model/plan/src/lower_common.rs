@@ -1,5 +1,5 @@
-//! Lowers the steps that are the same for one token and for many: embedding rows, norms, routing,
-//! sums.
+//! Lowers the steps that are equal for one token and for many tokens: embedding rows, norms,
+//! routing, sums.
 
 use super::lower::Lower;
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
@@ -40,7 +40,8 @@ impl Lower<'_> {
             .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let spec = EmbedSpec { layout, each_own: self.batch };
         let job = self.job(&name, spec.clone())?;
-        // For position embeddings the id is the position, from a list that all sequences share.
+        // For position embeddings the id is the position. It is read from a list that all sequences
+        // share.
         let (ids, capacity) = match by {
             // Drafted rows share one id ring.
             By::Token => (Control::Tokens, if self.drafted { 0 } else { self.context + 1 }),
@@ -76,7 +77,7 @@ impl Lower<'_> {
             groups.ok_or_else(|| unsupported(&name, "its groups do not divide its width"))? as u32;
         let elems = |w: Option<WeightId>| w.map_or(0, |w| self.graph.weight(w).elems());
         if elems(form.bias) != 0 && elems(form.bias) != cols {
-            return Err(unsupported(&name, "no kernel adds different offsets to each group"));
+            return Err(unsupported(&name, "no kernel supports different offsets for each group"));
         }
         let weights = elems(form.weight) / cols;
         let spec =
@@ -161,7 +162,7 @@ impl Lower<'_> {
                     None => Ok(()),
                 }
             }
-            // Dividing by the length is the same as dividing by the root mean square and √n.
+            // Dividing by the length is equal to dividing by the root mean square and by √n.
             Op::Norm(Norm { x, kind: Kind::Length, group, weight: None, bias: None, eps, out }) => {
                 let n = group as f32;
                 let form = NormForm { kind: NormKind::Rms, group, weight: None, bias: None };

@@ -28,7 +28,7 @@ impl Operands {
     }
 }
 
-/// An activation as a kernel function with its parameters; `None` without a kernel.
+/// An activation as a kernel function with its parameters. `None` if no kernel supports it.
 pub fn function_of(act: Activation) -> Option<(Function, [f32; 4])> {
     let plain = |f| Some((f, [0.0; 4]));
     let one = |f, n| Some((f, [n, 0.0, 0.0, 0.0]));
@@ -63,8 +63,9 @@ impl Lower<'_> {
     ) -> Result<(), PlanError> {
         let name = self.graph.value(out).name.clone();
         let function = |act: Activation| {
-            function_of(act)
-                .ok_or_else(|| unsupported(&name, format!("no kernel has its activation {act:?}")))
+            function_of(act).ok_or_else(|| {
+                unsupported(&name, format!("no kernel supports its activation {act:?}"))
+            })
         };
         let elems = |v: ValueId| self.graph.value(v).slots * self.graph.value(v).width;
         let lens = |w: Option<WeightId>| w.map_or(0, |w| self.graph.weight(w).elems());
@@ -127,7 +128,7 @@ impl Lower<'_> {
             _ => {
                 return Err(unsupported(
                     &name,
-                    format!("no kernel makes '{}' element by element", op.name()),
+                    format!("no kernel supports '{}' as an element-wise operation", op.name()),
                 ));
             }
         };
@@ -172,7 +173,7 @@ impl Lower<'_> {
         Ok(y)
     }
 
-    /// Appends to each of `runs` runs of a row a run of another row; the sizes are `first` and
+    /// Appends to each of `runs` runs of a row a run of another row. The sizes are `first` and
     /// `behind`.
     pub(super) fn join(
         &mut self,
@@ -222,8 +223,8 @@ impl Lower<'_> {
         self.run_map(name, &Operands::of(Map::FromTiles, tiles), None, &[], out)
     }
 
-    /// A value that the CPU computed. A kernel reads it from host memory: a copy would queue behind
-    /// copies of streamed layers, each of which takes milliseconds.
+    /// A value that the CPU computed. A kernel reads it from host memory. A copy would wait behind
+    /// copies of streamed layers, and each of these takes milliseconds.
     pub(super) fn take_rows(&mut self, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.from the CPU", self.graph.value(out).name);
         let o = Operands::of(Map::Act { function: Function::Identity }, Bind::HostParts);

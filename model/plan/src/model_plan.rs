@@ -37,18 +37,19 @@ pub struct Plan {
     pub decode: Program,
     /// Applies biases, masks and penalties to the logits; `None` without logits.
     pub adjust: Option<Launch>,
-    /// Chooses the most likely token, in the buffers of [`Plan::decode`]; `None` if another stage
+    /// Chooses the most likely token, in the buffers of [`Plan::decode`]. `None` if another stage
     /// follows.
     pub greedy: Option<Launch>,
     /// Draws a token, in the same buffers.
     pub draw: Option<Launch>,
-    /// Persistent kernels for one token of each of some sequences, fewest sequences first. The
-    /// kernel for one sequence replaces [`Plan::decode`]. Empty if not wanted or not possible.
+    /// Persistent kernels for one token of each of some sequences, sorted by the number of
+    /// sequences. The kernel for one sequence replaces [`Plan::decode`]. Empty if not requested or
+    /// not possible.
     pub persistent: Vec<PersistentKernel>,
-    /// The reason why there are no persistent kernels although they were requested.
+    /// The reason why the requested persistent kernels are missing.
     pub no_persistent: Option<String>,
     /// Prompt programs without logits, smallest first. Empty if there are no prompt kernels for the
-    /// model: then tokens run one by one.
+    /// model: prompts then run token by token.
     pub prompts: Vec<Program>,
     /// The reason why there are no prompt programs.
     pub no_prompts: Option<String>,

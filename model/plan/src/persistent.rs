@@ -1,23 +1,25 @@
 //! The persistent kernel: all launches of a token as one. It is generated for the model
 //! (`kjit_kernels::persistent`) and runs the steps of the one-token program in order. The launches
-//! stay in the plan, for devices where the persistent kernel cannot run.
+//! stay in the plan, for devices on which the persistent kernel cannot run.
 //!
-//! One token of each of a few sequences can also be such a launch. Its program has a column for
-//! each sequence in the one-token products. Its separate launches are never used (batches are
-//! faster on the matrix units), so only its kernels after the last layer are compiled.
+//! Such a launch can also compute one token of each of a few sequences. Its program has a column
+//! for each sequence in the one-token products. Its separate launches are never used, because
+//! batches are faster on the matrix units. So only its kernels after the last layer are compiled.
 //!
-//! A grid barrier separates two steps, unless the second one reads only packets of the first
-//! (`gpu/packets.h`). Packets also order the reuse of memory: if a block has a whole vector of
-//! packets, the blocks that made it have read their inputs, and so on backwards. Attention waits
-//! for its own heads only. It writes only memory that is not read until every block that waits for
-//! all its results has continued. A value passed as packets that has no other reader is not stored.
+//! A grid barrier separates two steps, unless the second step reads only packets of the first
+//! (`gpu/packets.h`). Packets also order the reuse of memory. If a block has received a whole
+//! vector of packets, the blocks that computed it have read their inputs, and so on for the earlier
+//! steps. Attention waits only for its own heads. It writes only to memory that no block reads
+//! until every block that waits for all results has continued. If a value is passed as packets and
+//! has no other reader, it is not stored.
 //!
-//! In a mixture each block gets the scores, chooses the experts, and takes their input from packets
-//! of three steps before. A program does this for all of its mixtures or for none.
+//! In a mixture, each block gets the scores, chooses the experts, and takes their input from
+//! packets of three steps before. A program does this for all of its mixtures or for none.
 //!
-//! With tensor split each device has such a launch for its share. If weights stream, a projection
-//! whose rows are summed over devices sends each finished row to the others and receives theirs:
-//! the reduction becomes a part of it (`parts`). Other reductions are separate steps.
+//! With tensor split each device has such a launch for its share. If weights are streamed from
+//! memory, a projection whose rows are summed over devices sends each finished row to the others
+//! and receives theirs: the reduction becomes a part of it (`parts`). Other reductions are separate
+//! steps.
 
 use super::arena::ALIGN;
 use super::{Batch, Bind, Dim, Job, Launch, LaunchParams, Program};
@@ -30,25 +32,26 @@ use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::step::{Step, StepContext, packets};
 
-/// The fewest bytes of a layer's weights for which one launch is the default.
-const WORTH: usize = 50 << 20;
-/// Formats whose products are faster; at least half of a layer's bytes must have one of these.
-const GAIN: [&str; 6] = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
-/// The largest head for which one launch is the default.
+/// Minimum bytes of a layer's weights for which one launch is the default.
+const MIN_LAYER_BYTES: usize = 50 << 20;
+/// Formats with faster products. At least half of a layer's bytes must have one of these formats.
+const FASTER_FORMATS: [&str; 6] = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
+/// Maximum head size for which one launch is the default.
 const HEAD: usize = 128;
 
-/// The fewest sequences for which a token is one launch by default; `None` for never.
+/// Minimum number of sequences for which a token is one launch by default. `None`: never.
 ///
-/// Measured tokens/s with one launch and with launches (docs/performance.md), H100: 8b Q4_0 574 and
-/// 509, Q4_K_M 544 and 483, Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 353 and 328, 70b Q4_K_M 65.1
-/// and 59.1, 3b Q4_K_M (60 MB a layer) 969 and 871. Not faster: F16 189 and 191, 1b (34 MB) 2161
-/// and 2261, 135m; 30b-a3b 614 and 588, but after 4k positions 465 and 496. gemma3-12b (heads of
-/// 256) was no faster on an H200 with the previous kernel. Other cards were not measured.
+/// Measured tokens/s with one launch and with separate launches (docs/performance.md), H100: 8b
+/// Q4_0 574 and 509, Q4_K_M 544 and 483, Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 353 and 328,
+/// 70b Q4_K_M 65.1 and 59.1, 3b Q4_K_M (60 MB per layer) 969 and 871. Not faster: F16 189 and 191,
+/// 1b (34 MB) 2161 and 2261, 135m; 30b-a3b 614 and 588, but after 4k positions 465 and 496.
+/// gemma3-12b (heads of 256) was not faster on an H200 with the previous kernel. Other GPUs were
+/// not measured.
 ///
-/// Tensor split on two H200: 8b Q8_0 (116 MB a layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and 143;
-/// 8b Q4_K_M (66 MB) 840 and 880, with two sequences 1500 and 1125. On two H100: 608 and 535, 119
-/// and 109; 795 and 748, 1433 and 1075. More devices were not measured.
-pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
+/// Tensor split on two H200: 8b Q8_0 (116 MB per layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and
+/// 143; 8b Q4_K_M (66 MB) 840 and 880, with two sequences 1500 and 1125. On two H100: 608 and 535,
+/// 119 and 109; 795 and 748, 1433 and 1075. More devices were not measured.
+pub(super) fn default_min_sequences(graph: &Graph, target: &Target) -> Option<usize> {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
     if target.arch().matrix != MatrixUnit::Wgmma
         || graph.states.is_empty()
@@ -59,7 +62,7 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
         return None;
     }
     let (mut bytes, mut gaining) = (0, 0);
-    // Only weights that operations read: a shard's graph also lists the weights of the whole model.
+    // Only weights that operations read. A shard's graph also lists the weights of the whole model.
     let mut read: Vec<_> = graph.ops.iter().flat_map(|op| op.weights()).collect();
     read.sort_unstable();
     read.dedup();
@@ -72,7 +75,7 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
             return None;
         }
         bytes += weight.bytes();
-        gaining += if GAIN.contains(&weight.format.name) { weight.bytes() } else { 0 };
+        gaining += if FASTER_FORMATS.contains(&weight.format.name) { weight.bytes() } else { 0 };
     }
     let each = bytes / graph.states.len();
     let ranks = graph
@@ -81,27 +84,27 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
         .find_map(|op| if let Op::Reduce(sum) = op { Some(sum.ranks) } else { None });
     let from = match ranks {
         None => 1,
-        Some(2) if each >= 2 * WORTH => 1,
+        Some(2) if each >= 2 * MIN_LAYER_BYTES => 1,
         Some(2) => 2,
         Some(_) => return None,
     };
-    (each >= WORTH && 2 * gaining >= bytes).then_some(from)
+    (each >= MIN_LAYER_BYTES && 2 * gaining >= bytes).then_some(from)
 }
 
-/// The most sequences with a token in one launch. H100, 8b Q4_K_M, tokens/s with one launch and
-/// with separate launches: one sequence 545 and 484, two 930 and 764, three 1165 and 1144 (too
-/// little gain for a kernel), four 1228 and 1511. In one launch the products of each column use
-/// vector units; separate launches use matrix units.
+/// Maximum number of sequences with a token in one launch. H100, 8b Q4_K_M, tokens/s with one
+/// launch and with separate launches: one sequence 545 and 484, two 930 and 764, three 1165 and
+/// 1144 (the gain is too small for another kernel), four 1228 and 1511. In one launch, the products
+/// of each column use vector units; separate launches use matrix units.
 pub(super) const SIDE_BY_SIDE: usize = 2;
 
-/// One launch for all steps of a token of one or more sequences, except for choosing the next
+/// One launch for all steps of a token of one or more sequences, except the choice of the next
 /// token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistentKernel {
     /// The number of sequences.
     pub rows: usize,
-    /// With several sequences: the program that it replaces, reduced to its launches for logits and
-    /// choice. `None` for the plan's one-token program.
+    /// With several sequences: the program that the kernel replaces, reduced to its launches for
+    /// logits and choice. `None` for the plan's one-token program.
     pub own: Option<Box<Batch>>,
     /// The compile job.
     pub job: kjit_engine::Job,
@@ -124,7 +127,7 @@ pub struct PersistentKernel {
     /// Instrumentation of the kernel, for tests.
     pub probe: Probe,
     /// The reason why one block chooses experts for all blocks, between two grid barriers, and rows
-    /// of experts are not prefetched. `None` if each block chooses, or without experts.
+    /// of experts are not prefetched. `None` if each block chooses, or if there are no experts.
     pub one_chooses: Option<String>,
 }
 
@@ -145,7 +148,8 @@ pub struct Instruction {
     pub hands: Option<(u64, Bind)>,
     /// Offset of its results as values sent one by one.
     pub values: Option<u64>,
-    /// Whether a grid barrier follows, because packets do not carry all that the next step reads.
+    /// Whether a grid barrier follows, because the next step reads values that packets do not
+    /// carry.
     pub meets: bool,
     /// The index of its sum over devices.
     pub sum: Option<u32>,
@@ -167,7 +171,7 @@ impl PersistentKernel {
     /// Merges a program's launches.
     ///
     /// # Errors
-    /// Step that such a kernel does not support, by name.
+    /// A step that such a kernel does not support, by name.
     pub fn of(
         program: &Program,
         jobs: &[Job],
@@ -190,7 +194,8 @@ impl PersistentKernel {
         let made =
             |routed| Persistent::new(&specs, target, probe, StepContext { routed, ..inside });
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
-        // Tries the choice of experts in each block. It must work for all mixtures of the program.
+        // Tries the choice of experts in each block. It must be possible for all mixtures of the
+        // program.
         let routed = || -> Result<Result<PersistentKernel, String>, String> {
             let made = match made(true) {
                 Ok(made) => made,
@@ -296,8 +301,8 @@ impl PersistentKernel {
     }
 }
 
-/// The source of an instruction: a launch, or a product merged with the reduction of its rows over
-/// devices.
+/// The source of an instruction: a launch, or a product that is merged with the reduction of its
+/// rows over devices.
 struct Part<'p> {
     launch: &'p Launch,
     spec: Spec,
@@ -306,7 +311,7 @@ struct Part<'p> {
     among: Option<(usize, usize)>,
 }
 
-/// A program's launches; if weights stream, products are merged with reductions.
+/// A program's launches. If weights are streamed from memory, products are merged with reductions.
 fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<Part<'p>>, String> {
     let streams = StepContext::of(target, 1, 1).streams;
     let mut all: Vec<Part<'p>> = vec![];
@@ -332,7 +337,7 @@ fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<
     Ok(all)
 }
 
-/// A product merged with the reduction after it, if no other step reads this device's part.
+/// A product that is merged with the reduction after it, if no other step reads this device's part.
 fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Option<Part<'p>> {
     let (Spec::Matvec(matvec), Spec::Reduce(reduce)) = (&product.spec, &sum.spec) else {
         return None;
@@ -358,8 +363,8 @@ fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Optio
     }
     let (y, residual) =
         (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);
-    // A launch may write where the previous one read. A merged step must not, because its other
-    // blocks may still read there.
+    // A launch may write to memory that the previous launch read. A merged step must not do this,
+    // because its other blocks may still read that memory.
     let place = |bind: Bind| match bind {
         Bind::Buffer(id) => {
             program.buffers.get(id.0 as usize).map(|b| b.offset..b.offset + b.bytes)
@@ -439,8 +444,8 @@ fn instructions(
     all
 }
 
-/// A size spread over blocks, if there are `parts` times as many blocks. The total must not grow,
-/// since the memory is fixed.
+/// A size that is spread over `parts` times as many blocks. The total must not grow, because the
+/// memory is fixed.
 fn spread(dim: Dim, parts: u32) -> Dim {
     match dim {
         Dim::Spread { per_unit, over, most } => {
@@ -450,8 +455,8 @@ fn spread(dim: Dim, parts: u32) -> Dim {
     }
 }
 
-/// The five instructions of a mixture, as the index of the first: producer of its input, scores,
-/// choice, experts' first and second matrices.
+/// The five instructions of a mixture, as the index of the first: the producer of its input, the
+/// scores, the choice, the experts' first and second matrices.
 #[derive(Clone, Copy)]
 struct Mixture(usize);
 
@@ -466,7 +471,7 @@ fn chosen(
     let spec = |n: usize| instructions.get(n).and_then(|i| specs.get(i.step as usize));
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
-    // Whether result `made` of one instruction is read by `readers` only.
+    // Whether only `readers` read result `made` of an instruction.
     let only = |from: usize, made: &str, readers: &[(usize, &str)]| {
         let bind = arg(from, made).filter(|b| matches!(b, Bind::Buffer(_)) && !kept.contains(b));
         let Some(bind) = bind else { return false };
@@ -515,8 +520,8 @@ fn chosen(
     Some(found)
 }
 
-/// Assigns packets to values that are passed on, and returns their bytes. `None` if a mixture's
-/// values cannot be passed as packets.
+/// Assigns packets to values that are passed on, and returns the bytes of the packets. `None` if a
+/// mixture's values cannot be passed as packets.
 fn link(
     instructions: &mut [Instruction],
     steps: &[Step],
@@ -535,8 +540,8 @@ fn link(
     for &n in &found {
         let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
         from.meets = false;
-        // In a mixture scores go to the choice, and values go to the scores. The step after the
-        // choice gets no packets, since each block chooses.
+        // In a mixture, scores go to the choice, and values go to the scores. The step after the
+        // choice gets no packets, because each block chooses.
         let of = mixtures.iter().map(|m| n.wrapping_sub(m.0)).find(|at| (1..=3).contains(at));
         if of == Some(3) {
             continue;
@@ -561,7 +566,7 @@ fn link(
     Some(bytes)
 }
 
-/// Removes the stores of values that only packets carry: their memory may already hold another
+/// Removes the stores of values that only packets carry. Their memory may already contain another
 /// value.
 fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
     const RESULTS: [&str; 4] = ["y0", "y1", "y2", "y"];
@@ -607,7 +612,8 @@ fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
         .and_then(|number| if let Number::Bind(bind) = number { Some(*bind) } else { None })
 }
 
-/// The instructions that read the packets of the previous one and need no other result of it.
+/// The instructions that read the packets of the previous instruction and need no other result of
+/// it.
 fn linked(
     instructions: &[Instruction],
     steps: &[Step],
@@ -618,7 +624,7 @@ fn linked(
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
     let hands = |n: usize| step(n).and_then(|s| s.hands);
-    // Whether a buffer is used only as this argument of a step and that result of the previous
+    // Whether a buffer is used only as this argument of a step and as that result of the previous
     // step.
     let alone = |n: usize, (mine, made): (&str, &str)| {
         let mut others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
@@ -630,8 +636,9 @@ fn linked(
         })
     };
     // A block that has its heads computes attention and writes results while other blocks still
-    // read the projection's input. That input must stay until all have continued, so it needs a
-    // reader after attention (a residual; the result of a separate norm has none).
+    // read the projection's input. That input must not be overwritten until all blocks have
+    // continued, so it needs a reader after attention. A residual is such a reader. The result of a
+    // separate norm has none.
     let heads = |n: usize| {
         let attends = instructions.get(n).and_then(|i| specs.get(i.step as usize));
         let all = step(n)
@@ -662,13 +669,13 @@ fn linked(
             })
         })
         .collect();
-    // A residual must come from before a grid barrier, or from the same block and rows: rows of
-    // vectors passed as packets always have the same distribution over blocks.
+    // A residual must be from a step before a grid barrier, or from the same block and rows: rows
+    // of vectors that are passed as packets always have the same distribution over blocks.
     let writes = |n: usize, b: Bind| {
         ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b))
     };
     let rows = |n: usize, found: &[usize]| {
-        // Results of experts have the same distribution for any reader; scores do not.
+        // Results of experts have the same distribution for any reader. Scores do not.
         let experts = mixtures.iter().any(|m| n == m.0 + 4);
         let packets = found.contains(&(n + 1)) && !mixtures.iter().any(|m| n == m.0 + 1);
         let dealt = (packets || experts) && step(n).is_some_and(|s| s.of_all_blocks);

@@ -6,8 +6,8 @@ use super::build::{Builder, Jobs};
 use super::expert_cache::room;
 use super::fit;
 use super::fuse::{Step, fuse};
-use super::lower::{Lower, kept_as};
-use super::persistent::{SIDE_BY_SIDE, gains};
+use super::lower::{Lower, kv_layout};
+use super::persistent::{SIDE_BY_SIDE, default_min_sequences};
 use super::reproducible;
 use super::states::recurrent_bytes;
 use super::{Batch, JobId, Launch, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, Program};
@@ -34,7 +34,8 @@ pub struct Request<'a> {
     pub options: &'a OpenOptions,
     /// Values to keep after each run.
     pub keep: &'a [ValueId],
-    /// The measured tunings ([`Shipped`](kjit_kernels::tuning::Shipped): only the shipped ones).
+    /// The measured tunings ([`Shipped`](kjit_kernels::tuning::Shipped): only the tunings in the
+    /// package).
     pub tuned: &'a dyn Choices,
 }
 
@@ -47,7 +48,7 @@ enum ProgramPurpose {
     Prompt(u32),
     /// One token of each of N sequences, with their logits.
     Batch(u32),
-    /// As `Batch`, with one-token products that have a column for each sequence: the program of a
+    /// Like `Batch`, with one-token products that have a column for each sequence: the program of a
     /// persistent kernel.
     Columns(u32),
     /// A few tokens of one sequence, with the logits of each.
@@ -61,8 +62,8 @@ impl Request<'_> {
     }
 }
 
-/// Plans a model for the requested number of sequences, at most 256 (64 with `reproducible`), each
-/// in a slot with its own context.
+/// Plans a model for the requested number of sequences, at most 256 (64 with `reproducible`). Each
+/// sequence is in a slot with its own context.
 ///
 /// # Errors
 /// An operation without a kernel, by name; too many sequences.
@@ -73,7 +74,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     if sequences > most {
         let how = if options.reproducible { " with --reproducible" } else { "" };
         return Err(unsupported(
-            &format!("{sequences} sequences side by side"),
+            &format!("{sequences} concurrent sequences"),
             format!("at most {most} are supported{how}"),
         ));
     }
@@ -88,7 +89,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut decode = planner.program(ProgramPurpose::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (mut persistent, no_persistent) = match options.persistent {
-        // The persistent kernel has another order of sums.
+        // The persistent kernel has a different order of sums.
         Persistence::On if options.reproducible => {
             (vec![], Some("--reproducible needs separate launches".to_owned()))
         }
@@ -101,13 +102,13 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
             (vec![], Some("models with LoRA adapters need separate launches".to_owned()))
         }
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
-        // Used if it was measured to be faster. It was not requested, so the plan does not report
-        // its absence.
-        Persistence::Auto => match gains(graph, target) {
+        // The kernel is used if it was measured to be faster. It was not requested, so the plan
+        // does not report that it is missing.
+        Persistence::Auto => match default_min_sequences(graph, target) {
             Some(from) => (planner.one_launches(&decode, from, sequences)?.0, None),
             None => (vec![], None),
         },
-        // A trial decides. Two sequences are not tried.
+        // A trial decides. It does not try two sequences.
         Persistence::Tried => (planner.one_launches(&decode, 1, sequences)?.0, None),
         Persistence::Off => (vec![], None),
     };
@@ -115,15 +116,15 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let context = request.context();
     let chunk =
         if graph.is_bidirectional() { context } else { options.chunk_on_gpu().min(context) };
-    // More rows would use another kernel.
+    // With more rows a different kernel would be used.
     let chunk = if options.reproducible { chunk.min(FEW_ROWS) } else { chunk };
     let mut copying = planner.copying(chunk)?;
-    // If experts are copied for long prompts, the other prompt programs compute them on the CPU,
+    // If experts are copied for long prompts, the other prompt programs compute experts on the CPU,
     // with at most the CPU's chunk size.
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.is_bidirectional()) {
-        return Err(unsupported("a whole text in one pass", why));
+        return Err(unsupported("a prompt in one pass", why));
     }
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
@@ -183,8 +184,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-/// With pages: the number of saved recurrent states besides those of `slots` slots. There is one
-/// for each slot's prompt, and at least eight for the conversations of a few slots.
+/// With pages: the number of saved recurrent states in addition to the states of `slots` slots.
+/// There is one for each slot's prompt, and at least eight for the conversations of a few slots.
 pub const fn copies_beside(slots: usize) -> usize {
     if slots < 8 { 8 } else { slots }
 }
@@ -205,13 +206,13 @@ fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
     let (graph, context) = (request.graph, request.context());
     let Some(tokens) = request.options.paged else { return Ok(None) };
     if let Some(why) = why_no_pages(graph) {
-        return Err(unsupported("keys and values in pages", why));
+        return Err(unsupported("KV pages", why));
     }
-    // One full context must fit, so that the oldest sequence always runs.
+    // At least one full context must fit, so that the oldest sequence can always run.
     if tokens < context {
         return Err(unsupported(
-            "keys and values in pages",
-            format!("{tokens} tokens are less than a context of {context}"),
+            "KV pages",
+            format!("{tokens} tokens are fewer than the context of {context}"),
         ));
     }
     Ok(Some(tokens.div_ceil(PAGE).max(context.div_ceil(PAGE))))
@@ -222,7 +223,7 @@ fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
 struct Source<'a> {
     graph: &'a Graph,
     steps: &'a [Step],
-    /// The input of the steps that make logits.
+    /// The input of the steps that compute logits.
     head: ValueId,
     /// Index of the first of these steps.
     first: usize,
@@ -274,7 +275,7 @@ impl<'a> Planner<'a> {
     ) -> Result<Program, PlanError> {
         let &Request { target, keep, tuned, .. } = self.request;
         let Source { graph, steps: all, head, first } = source;
-        // The input of the steps that make logits must be kept: in prompt programs no other step
+        // The input of the steps that compute logits must be kept. In prompt programs no other step
         // reads it.
         let (tokens, steps, kept) = match what {
             ProgramPurpose::Token => (1, all, keep.to_vec()),
@@ -347,7 +348,7 @@ impl<'a> Planner<'a> {
             match one {
                 Ok(one) => all.push(one),
                 Err(why) if n == from => return Ok((vec![], Some(why))),
-                // Shared memory does not suffice for this number of columns.
+                // Shared memory is too small for this number of columns.
                 Err(_) => break,
             }
         }
@@ -370,7 +371,7 @@ impl<'a> Planner<'a> {
             Ok(one) => one,
             Err(why) => return Ok(Err(why)),
         };
-        // The logits of a prompt's last row and the choice are still separate launches.
+        // The logits of a prompt's last row and the choice stay separate launches.
         program.launches.drain(..program.head_from.min(program.launches.len()));
         program.head_from = 0;
         for launch in
@@ -384,7 +385,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The prompt program for which experts are copied, if the CPU computes them for single tokens.
-    /// `None` if it was not requested, or if there are no kernels for it.
+    /// `None` if it was not requested, or if it has no kernels.
     fn copying(&mut self, chunk: usize) -> Result<Option<Program>, PlanError> {
         let &Request { graph, options, .. } = self.request;
         let whole =
@@ -406,7 +407,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The prompt programs, or the reason why there are none; then no prompt kernel is compiled.
+    /// The prompt programs, or the reason why there are none. If there are none, no prompt kernel
+    /// is compiled.
     fn prompts(&mut self, chunk: usize) -> Result<(Vec<Program>, Option<String>), PlanError> {
         let before = self.jobs.clone();
         let (mut prompts, mut none) = (vec![], None);
@@ -424,8 +426,8 @@ impl<'a> Planner<'a> {
         Ok((prompts, none))
     }
 
-    /// The program that verifies drafts. There is none for a model whose state is written while it
-    /// is read (latents) or that cannot drop rejected tokens, and none for one of several stages.
+    /// The program that verifies drafts. `None` for a model whose state is written while it is read
+    /// (latents) or that cannot drop rejected tokens, and for a model with several stages.
     fn drafts(&mut self) -> Result<Option<Batch>, PlanError> {
         let graph = self.request.graph;
         let apart = |s: &Step| matches!(s, Step::Latent { .. });
@@ -447,7 +449,7 @@ impl<'a> Planner<'a> {
             }
             Err(other) => return Err(other),
         };
-        // The program chooses greedily only. The host chooses for sequences that draw or adjust
+        // The program can only choose greedily. The host chooses for sequences that draw or adjust
         // logits.
         let [_, greedy, _] = choices(graph, &mut program)?;
         Ok(Some(Batch { program, adjust: None, greedy, draw: None }))
@@ -486,9 +488,10 @@ impl<'a> Planner<'a> {
             }
             let positions =
                 if self.request.options.paged.is_some() { PAGE } else { self.request.context() };
-            let bytes = kept_as(graph, StateId(id), self.storage).bytes(positions);
-            let keys =
-                bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;
+            let bytes = kv_layout(graph, StateId(id), self.storage).bytes(positions);
+            let keys = bytes
+                .ok_or_else(|| unsupported(&c.name, "its cache is too large to address"))?
+                as u64;
             // Latents are both keys and values.
             Ok([keys, if graph.kv(StateId(id)).is_some() { keys } else { ALIGN }])
         };
@@ -496,15 +499,15 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The first of the steps that make logits, a projection, and its input: the only value that these
-/// steps read from earlier ones. Element-wise steps may follow the projection (factors, a cap), and
-/// with adapters the other products of the same input.
+/// The first of the steps that compute logits (a projection), and its input. The input is the only
+/// value that these steps read from earlier steps. Element-wise steps may follow the projection
+/// (factors, a cap). With adapters, the other products of the same input may follow too.
 fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
-    // Only the last stage makes logits.
+    // Only the last stage computes logits.
     if graph.makes_rows() {
         return Ok((steps.len(), graph.logits));
     }
-    let not_at_end = || unsupported("logits", "they are not made by a projection at the end");
+    let not_at_end = || unsupported("logits", "the last step is not a projection");
     let mut projections = steps
         .iter()
         .enumerate()
@@ -512,7 +515,7 @@ fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError>
         .filter_map(|(i, step)| if let Step::Project { .. } = step { Some(i) } else { None })
         .peekable();
     if projections.peek().is_none() {
-        return Err(unsupported("the model", "it has no projection"));
+        return Err(unsupported("the model", "the last projection is missing"));
     }
     for first in projections {
         let tail = steps.get(first..).unwrap_or_default();
@@ -548,7 +551,7 @@ fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 3], 
         (program.launches.pop(), program.launches.pop(), program.launches.pop());
     match (&adjust, &greedy, &draw) {
         (Some(_), Some(_), Some(_)) => Ok([adjust, greedy, draw]),
-        _ => Err(unsupported("logits", "there are no steps")),
+        _ => Err(unsupported("logits", "the graph has no steps")),
     }
 }
 

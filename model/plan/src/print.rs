@@ -65,8 +65,8 @@ fn program(f: &mut Formatter<'_>, name: &str, plan: &Plan, p: &Program) -> fmt::
             ids.iter().map(name).collect::<Vec<_>>().join(", ")
         };
         let (makes, reads) = (names(pause.what.makes()), names(pause.what.reads()));
-        let makes = if makes.is_empty() { "what it reads".to_owned() } else { makes };
-        writeln!(f, "  before launch {}: the CPU makes {makes} of {reads}", pause.at)?;
+        let makes = if makes.is_empty() { "its inputs".to_owned() } else { makes };
+        writeln!(f, "  before launch {}: the CPU computes {makes} from {reads}", pause.at)?;
     }
     for l in &p.launches {
         let [x, y, z] = l.grid;
@@ -99,7 +99,7 @@ impl Display for Plan {
         }
         program(f, "decode", self, &self.decode)?;
         if let Some(why) = &self.no_prompts {
-            writeln!(f, "prompts go token by token: {why}")?;
+            writeln!(f, "prompts run token by token: {why}")?;
         }
         self.prompts.iter().try_for_each(|p| program(f, "prompt", self, p))?;
         self.copying()
@@ -107,7 +107,7 @@ impl Display for Plan {
             .try_for_each(|p| program(f, "prompt with its experts copied", self, p))?;
         self.batches
             .iter()
-            .try_for_each(|b| program(f, "sequences side by side", self, &b.program))?;
+            .try_for_each(|b| program(f, "concurrent sequences", self, &b.program))?;
         self.drafts.iter().try_for_each(|b| program(f, "drafted tokens", self, &b.program))
     }
 }

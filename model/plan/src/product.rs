@@ -1,8 +1,8 @@
-//! Lowers projections of many rows to matrix-unit products, which read every matrix once for all
+//! Lowers projections of many rows to matrix-unit products. They read every matrix once for all
 //! rows.
 //!
-//! Products take f16 activations in one of three layouts. Attention and gated units write these
-//! layouts. A launch converts any other input, once for all products that read it.
+//! Products need f16 activations in one of three layouts. Attention and gated units write these
+//! layouts. For any other input, a launch converts it, once for all products that read it.
 
 use super::fuse::{Finish, Input, Segment, Step};
 use super::lower::{Lower, finish_of};
@@ -19,7 +19,7 @@ use kjit_kernels::segments::MOST;
 use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
 use kjit_kernels::tiles::{self, TilesArgs, TilesSpec};
 
-/// The layout of activations, and so the kernel that multiplies them.
+/// The layout of activations. It determines the kernel of the product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// The layout of [`GemmSpec`], for any number of rows.
@@ -40,8 +40,8 @@ impl Form {
         }
     }
 
-    /// Whether the product of this layout supports rows of this length. If not, another kernel
-    /// reads f32. (Prompts have only tiles: a prompt plan needs that product.)
+    /// Whether the product of this layout supports rows of this length. Otherwise another kernel
+    /// reads f32. (Prompts have only tiles, so a prompt plan needs that product.)
     const fn takes(self, cols: usize) -> bool {
         match self {
             Form::Tiles => true,
@@ -49,7 +49,7 @@ impl Form {
         }
     }
 
-    /// Bytes of `rows` rows; kernels read whole blocks.
+    /// Bytes of `rows` rows. Kernels read whole blocks.
     pub const fn bytes(self, rows: usize, cols: usize) -> u64 {
         match self {
             Form::Tiles => tiled_bytes(rows, cols) as u64,
@@ -58,7 +58,7 @@ impl Form {
         }
     }
 
-    /// The layout for the kernel that makes it.
+    /// The layout for the kernel that writes it.
     const fn made(self) -> tiles::TileLayout {
         match self {
             Form::Tiles => tiles::TileLayout::Tiles,
@@ -93,8 +93,8 @@ impl Lower<'_> {
         {
             let (cols, weights) = self.weights(segments);
             let residual = self.residual(finish)?;
-            // Only the next product reads the result of a gated unit, so it is written in the
-            // layout of that product.
+            // Only the next product reads the result of a gated unit, so the result is written in
+            // the layout of that product.
             let (y, stays) = match *finish {
                 Finish::Glu { out, .. }
                     if self.takes(form, self.graph.value(out).width)
@@ -148,8 +148,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Whether the product of this layout reads rows of this length. Prompt plans always have it,
-    /// except reproducible ones, which use one-token products for other lengths.
+    /// Whether the product of this layout can read rows of this length. Prompt plans always have
+    /// it, except reproducible plans, which use one-token products for other lengths.
     fn takes(&self, form: Form, cols: usize) -> bool {
         form.takes(cols) && (!self.reproducible || cols.is_multiple_of(WHOLE))
     }
@@ -298,7 +298,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The launch of a product in turned tiles.
+    /// Launches a product with activations in MMA operand tiles.
     fn turned(
         &mut self,
         name: &str,
@@ -323,7 +323,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Memory for blocks that share a result: partial results, and a counter for each result.
+    /// Memory for blocks that compute a result together: partial results, and a counter for each
+    /// result.
     fn shared_sums(&mut self, name: &str, counters: &str, bytes: u64, count: u64) -> (Bind, Bind) {
         let parts = self.program.scratch(format!("{name}.parts"), bytes);
         (parts, self.program.counters(counters, 4 * count))
@@ -334,7 +335,7 @@ impl Lower<'_> {
         if let Some(at) = self.products.iter().position(|u| u.0 == one) {
             return Ok(at as u32);
         }
-        // The most memory for any number of tokens and units.
+        // Maximum memory for any number of tokens and units.
         let (mut bytes, mut counters) = (0, 0);
         let step = self.spec(name, one.spec.tuning(&self.target))?.tokens().max(1);
         for tokens in (step..=self.program.tokens().next_multiple_of(step)).step_by(step as usize) {

@@ -25,18 +25,18 @@ pub struct Job {
 #[doc(hidden)]
 pub struct JobId(pub u32);
 
-/// Memory that launches share. Buffers that are never alive at the same time may overlap.
+/// Memory that launches share. Buffers that are never live at the same time may overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Buffer {
     /// The value in the buffer, or its purpose.
     pub name: String,
-    /// Bytes for the program's most tokens.
+    /// Bytes for the maximum number of tokens of the program.
     pub bytes: u64,
     /// Bytes from the start of the arena, a multiple of 256.
     pub offset: u64,
-    /// Whether it holds counters: zero before the first run and after each launch that uses them.
-    /// No other buffer overlaps them.
+    /// Whether the buffer contains counters. They are zero before the first run and after each
+    /// launch that uses them. No other buffer overlaps them.
     pub zeroed: bool,
 }
 
@@ -58,10 +58,10 @@ pub struct Launch {
     pub block: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
-    /// Whether it may start before the previous launch has ended; the kernel waits for its inputs.
+    /// Whether it may start before the previous launch has ended. The kernel waits for its inputs.
     pub dependent: bool,
-    /// Whether its blocks wait for each other: all must be resident. A device that cannot guarantee
-    /// that runs one block for each sequence.
+    /// Whether its blocks wait for each other. All must be resident. A device that cannot guarantee
+    /// this runs one block for each sequence.
     pub cooperative: bool,
 }
 
@@ -69,12 +69,12 @@ pub struct Launch {
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Program {
-    /// The most tokens.
+    /// Maximum number of tokens.
     pub tokens: u32,
     /// Memory passed from launch to launch.
     pub buffers: Vec<Buffer>,
-    /// Offset of its buffers in the plan's arena. Programs do not overlap, since counters must stay
-    /// zero.
+    /// Offset of its buffers in the plan's arena. Programs do not overlap, because counters must
+    /// stay zero.
     pub base: u64,
     /// Bytes of all buffers.
     pub arena: u64,
@@ -84,11 +84,11 @@ pub struct Program {
     pub kept: Vec<KeptValue>,
     /// Products whose launches depend on the number of tokens.
     pub products: Vec<GemmUse>,
-    /// The input of the steps that make logits: one f32 row for each token.
+    /// The input of the steps that compute logits: one f32 row for each token.
     pub head: BufferId,
     /// The first launch of these steps.
     pub head_from: usize,
-    /// Input buffer of f32 hidden states; `None` if the program starts from token ids.
+    /// Input buffer of f32 hidden states. `None` if the program starts from token ids.
     pub given: Option<BufferId>,
     /// Pauses at which the CPU computes, in order.
     pub pauses: Vec<Pause>,
@@ -110,13 +110,13 @@ pub struct Pause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum HostWork {
-    /// The CPU computes everything from these rows; a later launch fetches its result
+    /// The CPU computes everything from these rows. A later launch fetches its result
     /// ([`Bind::HostParts`]).
     All {
         /// The input.
         from: BufferId,
     },
-    /// The host divides the chosen experts: it keeps those for the CPU, and sends the device the
+    /// The host divides the chosen experts. It computes some of them, and sends the device the
     /// cache slots of the others.
     Divide {
         /// The input, the chosen experts, their shares.
@@ -124,7 +124,7 @@ pub enum HostWork {
         /// The cache slots of the device's experts, and their shares.
         to: [BufferId; 2],
     },
-    /// The CPU computes the experts that it kept.
+    /// The CPU computes its experts.
     Rest {
         /// The result.
         to: BufferId,
@@ -169,13 +169,13 @@ impl Program {
         self.launches.iter().any(|l| l.args.contains(&Bind::Control(Control::Each)))
     }
 
-    /// If its rows may be tokens of several sequences: the multiple of rows at which the tokens of
-    /// a sequence may begin. `None` if a launch works on rows of several tokens together (experts
-    /// are grouped, the CPU computes a part), or keeps something for them that has no place of its
-    /// own for each row.
+    /// The multiple of rows at which the tokens of a sequence may begin, if rows may be tokens of
+    /// several sequences. `None` if a launch works on rows of several tokens together (experts are
+    /// grouped, the CPU computes a part), or if it stores data for them without a separate position
+    /// for each row.
     pub fn packs(&self) -> Option<u32> {
         let whole = self.pauses.is_empty() && self.given.is_none() && !self.wants_each();
-        // A buffer of tiles has whole blocks of 256 rows; then each row has its share of the bytes.
+        // A buffer of tiles has whole blocks of 256 rows. Each row has its share of the bytes.
         if !whole
             || !self.tokens.is_multiple_of(256)
             || self.products.iter().any(|p| p.group.is_some())
@@ -211,10 +211,10 @@ impl Program {
         (rows <= self.tokens).then_some(rows)
     }
 
-    /// The values that launches are evaluated with on a device of `units` compute units.
+    /// The values for the evaluation of launches on a device of `units` compute units.
     ///
     /// # Errors
-    /// As for [`GemmUse::launch`].
+    /// See [`GemmUse::launch`].
     pub fn now(
         &self,
         target: &Target,
@@ -240,8 +240,8 @@ fn lcm(a: u32, b: u32) -> u32 {
 }
 
 impl Launch {
-    /// Whether it reads or writes something that belongs to one sequence: its token ids, its
-    /// position, its keys and values.
+    /// Whether it reads or writes data of one sequence: its token ids, its position, its keys and
+    /// values.
     pub fn is_of_a_sequence(&self) -> bool {
         self.args.iter().any(|bind| {
             matches!(
@@ -254,7 +254,7 @@ impl Launch {
     }
 }
 
-/// One token of each of several sequences: one row each, at any lengths.
+/// One token of each of several sequences, one row each. The sequences may have any lengths.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Batch {
@@ -262,9 +262,9 @@ pub struct Batch {
     pub program: Program,
     /// Applies biases, masks and penalties to the logits; `None` without logits.
     pub adjust: Option<Launch>,
-    /// Chooses each sequence's most likely token, in the program's buffers; `None` if another stage
+    /// Chooses each sequence's most likely token, in the program's buffers. `None` if another stage
     /// follows.
     pub greedy: Option<Launch>,
-    /// Draws tokens, each by the options in its slot.
+    /// Draws tokens, each with the options of its slot.
     pub draw: Option<Launch>,
 }

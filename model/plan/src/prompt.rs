@@ -1,5 +1,5 @@
 //! Lowers steps for many tokens of one sequence: projections and attention on the matrix units. For
-//! experts the device groups tokens by expert, and pads each group to whole tiles.
+//! experts, the device groups tokens by expert, and pads each group to whole tiles.
 
 use super::fuse::{Attend, Finish, Input, Segment, Step};
 use super::lower::Lower;
@@ -57,7 +57,7 @@ impl Lower<'_> {
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
-        // The result has the layout of products; if other kernels read it, a launch converts it to
+        // The result has the layout of products. If other kernels read it, a launch converts it to
         // rows.
         let direct = size == form.kv.head_dim && self.only_products_read(a.out);
         let y = match direct {
@@ -130,8 +130,8 @@ impl Lower<'_> {
         Ok(rotated)
     }
 
-    /// Writes latents and computes attention to them for all tokens; without matrix units as for
-    /// one token.
+    /// Writes latents and computes attention to them for all tokens. Without matrix units, this is
+    /// as for one token.
     fn latents(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
@@ -167,7 +167,7 @@ impl Lower<'_> {
             return each.try_for_each(|s| self.expert_product(input, experts, s, finish));
         }
         let Some(first) = segments.first() else { return Ok(()) };
-        // The product in tiles supports neither a bias nor other gated units: these are separate
+        // The product in tiles supports neither a bias nor other gated units. These are separate
         // launches after it.
         let bounded = matches!(finish, Finish::Glu { act: Activation::ClampedSilu(_), .. });
         if *finish != Finish::Store && (bounded || first.bias.is_some()) {
@@ -182,7 +182,7 @@ impl Lower<'_> {
                 }
                 _ => Err(unsupported(
                     &self.name_of(segments, finish),
-                    "no kernel has this operation after experts",
+                    "no kernel supports this operation after experts",
                 )),
             };
         }
@@ -195,7 +195,7 @@ impl Lower<'_> {
                 (segments::Finish::Store, Some((shares, residual, out)))
             }
             Finish::Store => (segments::Finish::Store, None),
-            _ => return Err(unsupported(&name, "no kernel has this operation after experts")),
+            _ => return Err(unsupported(&name, "no kernel supports this operation after experts")),
         };
         let (tokens, top) = (self.program.tokens() as usize, self.graph.value(experts).width);
         let (cols, weights) = self.weights(&plain(segments));
@@ -209,8 +209,8 @@ impl Lower<'_> {
             tuning: None,
         });
         let tile = self.spec(&name, spec.tuning(&self.target))?.tokens() as usize;
-        // The result of a gated unit has the order of the groups; other inputs have a row for each
-        // token or slot.
+        // The result of a gated unit is in the order of the groups. Other inputs have a row for
+        // each token or slot.
         let grouped = self.program.is_tiled(input.value());
         let slots = !grouped && self.graph.value(input.value()).slots > 1;
         let group = match self.groups.get(&(experts, slots)) {
@@ -218,10 +218,10 @@ impl Lower<'_> {
             Some(_) => {
                 return Err(unsupported(
                     &name,
-                    "its tiles differ from those of the product before",
+                    "its tiles differ from the tiles of the previous product",
                 ));
             }
-            None if grouped => return Err(unsupported(&name, "its rows are in no group")),
+            None if grouped => return Err(unsupported(&name, "its rows do not belong to a group")),
             None => {
                 let moe = MoeSpec {
                     experts: w.experts,
@@ -240,7 +240,7 @@ impl Lower<'_> {
         };
         let rows = group.spec.rows(tokens);
         let moe = MoeSpec { cols: w.rows, ..group.spec };
-        let x = match self.program.held(input.value()).filter(|_| grouped) {
+        let x = match self.program.bind_of(input.value()).filter(|_| grouped) {
             Some(x) => x,
             None => self.activations(&name, input, Form::Tiles, Some(&group))?,
         };
@@ -337,7 +337,7 @@ impl Lower<'_> {
     }
 }
 
-/// Segments without biases, which are added after the product.
+/// Segments without biases. The biases are added after the product.
 fn plain(segments: &[Segment]) -> Vec<Segment> {
     segments.iter().map(|s| Segment { bias: None, ..*s }).collect()
 }

@@ -7,7 +7,7 @@ use kjit_graph::op::Reduce;
 use kjit_kernels::reduce::{BLOCKS_PER_UNIT, ReduceArgs, ReduceSpec, STRETCH, words_of_stretches};
 pub use kjit_kernels::reduce::{RANKS, WORDS};
 
-// A graph is divided among at most as many devices as its kernels can sum over.
+// The maximum number of devices of a graph equals the maximum of its kernels.
 const _: () = assert!(kjit_graph::RANKS == RANKS);
 use kjit_kernels::spec::Spec;
 
@@ -23,7 +23,8 @@ impl Lower<'_> {
         let from = self.graph.value(reduce.x);
         let &Reduce { ranks, join, gathered, .. } = reduce;
         let cols = from.slots * from.width;
-        // Rows of a prompt have many values; rows of a decoding step have less than one range.
+        // Rows of a prompt have many values. A row of a decoding step has fewer values than one
+        // range.
         let stretches = !gathered
             && !self.batch
             && self.program.tokens() > 1
@@ -88,14 +89,14 @@ pub struct ExchangeSizes {
 }
 
 impl ExchangeSizes {
-    /// Whether these sizes suffice for `wanted`.
+    /// Whether these sizes are large enough for `wanted`.
     pub fn holds(&self, wanted: ExchangeSizes) -> bool {
         wanted.packets <= self.packets
             && wanted.values <= self.values
             && wanted.gathered <= self.gathered
     }
 
-    /// 64-bit words of a packet inbox and 32-bit words of an inbox for prompt rows, among `ranks`
+    /// 64-bit words of a packet inbox, and 32-bit words of an inbox for prompt rows, for `ranks`
     /// devices. `None` on overflow.
     pub fn words(&self, ranks: usize) -> Option<(usize, usize)> {
         let packets = usize::try_from(self.packets).ok()?.checked_mul(2 * ranks)?;
@@ -106,7 +107,7 @@ impl ExchangeSizes {
 }
 
 impl Launch {
-    /// The gather that a library does before this launch: this device's part, the buffer for all
+    /// The gather that a library runs before this launch: this device's part, the buffer for all
     /// parts, and the number of elements for each token.
     pub fn gathers(&self) -> Option<(&Bind, &Bind, u64)> {
         let (x, inbox) = (self.args.first()?, self.args.get(INBOX)?);
@@ -136,7 +137,8 @@ pub struct AllReduceLaunch<'p> {
 }
 
 impl Plan {
-    /// The exchange buffers that the launches need, for the largest reduction. `None` without any.
+    /// The exchange buffers that the launches need, for the largest reduction. `None` if there are
+    /// no reductions.
     pub fn room(&self) -> Option<ExchangeSizes> {
         let mut room = None;
         for program in self.programs() {

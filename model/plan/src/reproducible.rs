@@ -1,21 +1,21 @@
-//! Lowers steps for any number of rows so that a row's results have the same bits in every batch:
-//! `OpenOptions::reproducible`.
+//! Lowers steps for any number of rows so that a row's results are bit for bit equal in every
+//! batch: `OpenOptions::reproducible`.
 //!
-//! One lowering makes all programs: decoding, batches, prompts and drafts. The order of a row's
+//! One lowering creates all programs: decoding, batches, prompts and drafts. The order of a row's
 //! sums depends only on the shape of the operation:
 //!
-//! - Products are those for few rows (`small_gemm.h`). Their numbers of waves and of blocks over
-//!   the columns depend only on the shape of the weights. On targets without that kernel they are
-//!   tiles with all columns in one block. Rows that neither supports, and chosen experts, use the
-//!   one-column products (`dots.h`) with the teams of a single row, after a launch that quantises
-//!   each row separately.
-//! - Attention is computed as for one token in each row, also in prompts, after their keys and
-//!   values were written. The number of slices is constant, so the content of a slice depends only
-//!   on the token's position.
-//! - All other steps are row by row, and states token by token.
+//! - Products are the products for few rows (`small_gemm.h`). Their numbers of waves and of blocks
+//!   over the columns depend only on the shape of the weights. On targets without that kernel they
+//!   are tiles with all columns in one block. Rows that neither kernel supports, and chosen
+//!   experts, use the one-column products (`dots.h`) with the teams of a single row, after a launch
+//!   that quantises each row separately.
+//! - Attention is computed separately for each row as for one token, also in prompts, after their
+//!   keys and values were written. The number of slices is constant, so the content of a slice
+//!   depends only on the token's position.
+//! - All other steps are computed row by row, and states token by token.
 //!
-//! Measured tunings are not used (`Lower::tuned`), since there may be one for one number of rows
-//! and none for another.
+//! Measured tunings are not used (`Lower::tuned`), because a tuning may exist for one number of
+//! rows but not for another.
 
 use super::PlanError;
 use super::fuse::Step;
@@ -29,24 +29,24 @@ use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::matvec::MatvecTuning;
 use kjit_kernels::small_gemm;
 
-/// Blocks of a token's attention that fill a device: the multiprocessors of an H100.
+/// Number of blocks of a token's attention that fill a device: the multiprocessors of an H100.
 const BLOCKS: u32 = 128;
 
 /// The error for a feature that is not reproducible.
 pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
     let no =
-        |what: &str| Err(unsupported("--reproducible", format!("{what} is not reproducible yet")));
+        |what: &str| Err(unsupported("--reproducible", format!("it is not supported for {what}")));
     for op in &graph.ops {
         match op {
-            Op::Offload(_) | Op::Placed(_) => return no("a part that the CPU computes"),
-            Op::Reduce(_) => return no("a model whose layers several devices compute together"),
-            Op::InputRows(_) => return no("a model whose layers are on several devices"),
+            Op::Offload(_) | Op::Placed(_) => return no("parts that the CPU computes"),
+            Op::Reduce(_) => return no("a model with tensor split"),
+            Op::InputRows(_) => return no("a model with layers on several devices"),
             _ => {}
         }
     }
     match (graph.pooling, graph.feeds_next_stage) {
-        (Some(_), _) => no("an embedding"),
-        (_, true) => no("a model whose layers are on several devices"),
+        (Some(_), _) => no("embeddings"),
+        (_, true) => no("a model with layers on several devices"),
         _ => Ok(()),
     }
 }
@@ -75,8 +75,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Tiles of one wave each: every row is multiplied by the same instruction in the order of
-    /// columns.
+    /// Tiles of one wave each. The same instruction multiplies every row, in the order of columns.
     pub(super) fn of_waves(&self, spec: GemmSpec) -> GemmSpec {
         let tuning = GemmSpec::waves(spec.tokens, &self.target, self.target.default_wave());
         GemmSpec { tuning: Some(tuning), ..spec }

@@ -1,21 +1,21 @@
 //! Chooses the layers whose weights stay resident, and those that are streamed in each pass.
 //!
-//! Layers are streamed whole, and only as many as needed. A *ring* of two staging slots holds them:
-//! while a layer is read from one slot, the next one is copied into the other. A third slot would
-//! cost a layer's memory and gain nothing: if copies take longer than steps, a copy is always
-//! running; if steps take longer, the next layer is always ready.
+//! Layers are streamed whole, and only as many as needed. They are in a *ring* of two staging
+//! slots: while a layer is read from one slot, the next layer is copied into the other. A third
+//! slot would need a layer's memory without a gain: if copies take longer than steps, a copy is
+//! always running; if steps take longer, the next layer is always ready.
 //!
-//! Copies are the file's own bytes, so that its pages can be locked in place: opening copies
-//! nothing in host memory and repacks nothing. Matrices with another layout on the device are
+//! The copies are the file's own bytes, so the file's pages can be locked in place. Opening copies
+//! nothing in host memory and repacks nothing. Matrices with a different layout on the device are
 //! repacked there after each copy, into memory that all streamed layers share. That takes about 5 %
-//! of the copy's time on a card with 4 TB/s and copies of 55 GB/s, and overlaps the next copy. The
-//! slot of such a layer is free immediately after. A slot whose matrices are read in place is free
-//! when the layer is computed.
+//! of the copy's time on a GPU with 4 TB/s and copies of 55 GB/s, and overlaps the next copy. The
+//! slot of such a layer is free immediately after the repack. A slot whose matrices are read in
+//! place is free when the layer has been computed.
 //!
 //! Weights of host parts (experts or feed-forward parts of single tokens) are also streamed for
-//! long prompts: one copy serves all tokens. That is a separate program. Beside host FFN other
-//! layers may be streamed in every pass. They alternate slots among themselves, so that also for a
-//! single token the next layer is copied while one is read.
+//! long prompts: one copy serves all tokens. That is a separate program. With host FFN, other
+//! layers may be streamed in every pass. These layers alternate between the two slots, so that also
+//! for a single token the next layer is copied while one is read.
 
 use super::arena::ALIGN;
 use super::{JobId, MemoryNeed, Plan, Program};
@@ -46,17 +46,17 @@ impl Plan {
     /// Streams as few layers as needed for the plan to fit `budget` bytes, or all if `all` is set.
     ///
     /// # Errors
-    /// The bytes needed with all layers streamed, if even that does not fit.
+    /// The number of bytes that are needed with all layers streamed, if even these do not fit.
     pub fn fit(&mut self, graph: &Graph, budget: u64, all: bool) -> Result<(), u64> {
         if !all && self.memory.total() <= budget {
             return Ok(());
         }
         let layers = self.matrices_by_layer(graph);
-        let apart = matrices_apart(graph);
-        let n = free(&layers, &apart);
+        let host_set = host_matrices(graph);
+        let n = free(&layers, &host_set);
         let mut least = self.memory.total();
         for k in if all { n..=n } else { 1..=n } {
-            let (memory, streaming) = self.with_streamed(graph, &layers, &apart, k);
+            let (memory, streaming) = self.with_streamed(graph, &layers, &host_set, k);
             least = least.min(memory.total());
             if memory.total() <= budget && n > 0 {
                 self.memory = memory;
@@ -74,10 +74,11 @@ impl Plan {
         Err(least)
     }
 
-    /// Streams the weights of host parts for `program`; all other programs leave them to the CPU.
+    /// Streams the weights of host parts for `program`. In all other programs the CPU computes
+    /// these parts.
     pub(super) fn copy_experts(&mut self, graph: &Graph, program: Program) {
         let layers = self.matrices_by_layer(graph);
-        let (memory, streaming) = self.with_streamed(graph, &layers, &matrices_apart(graph), 0);
+        let (memory, streaming) = self.with_streamed(graph, &layers, &host_matrices(graph), 0);
         self.memory = memory;
         self.streaming = Some(Streaming { prompt: Some(program), ..streaming });
     }
@@ -87,7 +88,7 @@ impl Plan {
         &self,
         graph: &Graph,
         layers: &[(usize, Vec<MatrixSizes>)],
-        apart: &HashSet<WeightId>,
+        host_set: &HashSet<WeightId>,
         k: usize,
     ) -> (MemoryNeed, Streaming) {
         let room = |s: &Streaming| {
@@ -98,13 +99,13 @@ impl Plan {
             .streaming
             .as_ref()
             .map_or(self.memory.weights, |s| self.memory.weights - s.ring() + room(s));
-        let streaming = streaming(layers, apart, k);
+        let streaming = streaming(layers, host_set, k);
         let weights = all - room(&streaming) + streaming.ring();
         (MemoryNeed { weights, ..self.memory }, streaming)
     }
 
-    /// Chooses how many feed-forward parts the CPU computes if not all layers can be resident.
-    /// Returns the number and the seconds of a token, estimated by `seconds` from the bytes that
+    /// Chooses the number of feed-forward parts on the CPU if not all layers can be resident.
+    /// Returns the number and the seconds of a token, which `seconds` estimates from the bytes that
     /// the CPU reads and the bytes copied. `parts` has the matrices of each part.
     pub fn share(
         &self,
@@ -116,27 +117,27 @@ impl Plan {
         let layers = self.matrices_by_layer(graph);
         let (of, mut streamed, mut best) = (parts.len(), layers.len(), None::<(usize, f64)>);
         for n in 0..=of {
-            let apart = || {
+            let host_set = || {
                 parts
                     .iter()
                     .enumerate()
                     .filter(|(i, _)| spread_from_first(*i, of, n))
                     .flat_map(|(_, p)| p.iter().copied())
             };
-            let apart: HashSet<WeightId> = apart().collect();
+            let host_set: HashSet<WeightId> = host_set().collect();
             let fits = |k: usize| {
-                let (memory, streaming) = self.with_streamed(graph, &layers, &apart, k);
+                let (memory, streaming) = self.with_streamed(graph, &layers, &host_set, k);
                 (memory.total() <= budget).then_some(streaming)
             };
             // With more parts on the CPU fewer layers are streamed.
-            streamed = streamed.min(free(&layers, &apart));
+            streamed = streamed.min(free(&layers, &host_set));
             let Some(mut with) = fits(streamed) else { continue };
             while streamed > 0
                 && let Some(fewer) = fits(streamed - 1)
             {
                 (streamed, with) = (streamed - 1, fewer);
             }
-            let bytes = apart.iter().map(|w| graph.weight(*w).bytes() as u64).sum();
+            let bytes = host_set.iter().map(|w| graph.weight(*w).bytes() as u64).sum();
             let takes = seconds(bytes, with.step_bytes());
             if best.is_none_or(|(_, least)| takes < least) {
                 best = Some((n, takes));
@@ -178,26 +179,31 @@ impl Plan {
 }
 
 /// Matrices that the CPU computes with.
-fn matrices_apart(graph: &Graph) -> HashSet<WeightId> {
-    let of = |op: &Op| if let Op::Offload(apart) = op { Some(apart.matrices()) } else { None };
+fn host_matrices(graph: &Graph) -> HashSet<WeightId> {
+    let of =
+        |op: &Op| if let Op::Offload(host_set) = op { Some(host_set.matrices()) } else { None };
     graph.ops.iter().filter_map(of).flatten().collect()
 }
 
 /// Whether a layer has a host part.
-fn is_apart(matrices: &[MatrixSizes], apart: &HashSet<WeightId>) -> bool {
-    matrices.iter().any(|m| apart.contains(&m.weight))
+fn is_apart(matrices: &[MatrixSizes], host_set: &HashSet<WeightId>) -> bool {
+    matrices.iter().any(|m| host_set.contains(&m.weight))
 }
 
 /// The number of layers without a host part.
-fn free(layers: &[(usize, Vec<MatrixSizes>)], apart: &HashSet<WeightId>) -> usize {
-    layers.iter().filter(|(_, matrices)| !is_apart(matrices, apart)).count()
+fn free(layers: &[(usize, Vec<MatrixSizes>)], host_set: &HashSet<WeightId>) -> usize {
+    layers.iter().filter(|(_, matrices)| !is_apart(matrices, host_set)).count()
 }
 
-/// Streams the weights of host parts and `k` of the other layers, spread evenly so that copies
-/// overlap resident layers and the CPU's work. In each group the resident layers come first: few
-/// layers then run after the last copy, when nothing is being copied.
-fn streaming(all: &[(usize, Vec<MatrixSizes>)], apart: &HashSet<WeightId>, k: usize) -> Streaming {
-    let n = free(all, apart);
+/// Streams the weights of host parts and `k` of the other layers. They are spread evenly, so that
+/// copies overlap resident layers and the CPU's work. In each group the resident layers come first:
+/// few layers then run after the last copy, when no copy is running.
+fn streaming(
+    all: &[(usize, Vec<MatrixSizes>)],
+    host_set: &HashSet<WeightId>,
+    k: usize,
+) -> Streaming {
+    let n = free(all, host_set);
     let mut s = Streaming {
         layers: vec![],
         of: all.len(),
@@ -206,24 +212,24 @@ fn streaming(all: &[(usize, Vec<MatrixSizes>)], apart: &HashSet<WeightId>, k: us
         layer_of: HashMap::new(),
         prompt: None,
     };
-    // The slots used last: by a layer of every pass, and by any layer.
+    // The last used slots: by a layer of every pass, and by any layer.
     let (mut seen, mut last_step, mut last) = (0, SLOTS - 1, SLOTS - 1);
     for (number, matrices) in all {
-        let for_prompts = is_apart(matrices, apart);
+        let for_prompts = is_apart(matrices, host_set);
         if !for_prompts {
             seen += 1;
             if !spread(seen - 1, n, k) {
                 continue;
             }
         }
-        // Layers of every pass alternate slots among themselves.
+        // Layers of every pass alternate between the two slots.
         let slot = (if for_prompts { last } else { last_step } + 1) % SLOTS;
         last = slot;
         if !for_prompts {
             last_step = slot;
         }
         let index = s.layers.len();
-        let matrices = matrices.iter().filter(|m| !for_prompts || apart.contains(&m.weight));
+        let matrices = matrices.iter().filter(|m| !for_prompts || host_set.contains(&m.weight));
         let (mut lands, mut laid) = (0, 0);
         let mut places = vec![];
         for m in matrices {

@@ -1,4 +1,4 @@
-//! Sparse attention: caches of index keys, and the choice of the positions that attention sees.
+//! Sparse attention: caches of index keys, and the choice of the positions that attention reads.
 
 use super::lower::Lower;
 use super::{Bind, Dim, ONE, PlanError, TOKENS};
@@ -8,16 +8,16 @@ use kjit_kernels::cache_rows::{CacheRowsArgs, CacheRowsSpec};
 use kjit_kernels::indexer_scores::{IndexerScoresArgs, IndexerScoresSpec};
 use kjit_kernels::top_keys::{TopKeysArgs, TopKeysSpec};
 
-/// The most bytes of scores in memory: in a long context the tokens of a prompt are processed in
+/// Maximum bytes of scores in memory. In a long context the tokens of a prompt are processed in
 /// groups.
-const SCORES: u64 = 64 << 20;
-/// The fewest tokens of a group, enough to fill a device in a long context.
-const TOGETHER: u32 = 16;
+const MAX_SCORE_BYTES: u64 = 64 << 20;
+/// Minimum number of tokens of a group. It is large enough to fill a device in a long context.
+const MIN_GROUP: u32 = 16;
 
 /// Tokens of a group.
-fn together(tokens: u32, context: u32) -> u32 {
-    let fit = SCORES / (4 * u64::from(context.max(1)));
-    u32::try_from(fit).unwrap_or(u32::MAX).max(TOGETHER).min(tokens)
+fn group_tokens(tokens: u32, context: u32) -> u32 {
+    let fit = MAX_SCORE_BYTES / (4 * u64::from(context.max(1)));
+    u32::try_from(fit).unwrap_or(u32::MAX).max(MIN_GROUP).min(tokens)
 }
 
 impl Lower<'_> {
@@ -45,7 +45,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The positions of the best keys for a token: all scores, then the top ones.
+    /// The positions of the best keys for a token: computes all scores, then the largest ones.
     pub(super) fn top_keys(&mut self, keys: &TopKeys) -> Result<(), PlanError> {
         let &TopKeys { q, w, state, top, out } = keys;
         let (name, one) = (self.graph.value(out).name.clone(), !self.batch);
@@ -53,7 +53,7 @@ impl Lower<'_> {
             IndexerScoresSpec { heads: self.graph.value(w).width, kv: self.kv(state), one };
         let best = TopKeysSpec { top, one };
         let (all, capacity) = (self.program.tokens(), Bind::U32(self.context));
-        let rows = together(all, self.context);
+        let rows = group_tokens(all, self.context);
         let (scoring, choosing) = (self.job(&name, scores.clone())?, self.job(&name, best)?);
         let (q, w, slots, position) =
             (self.value(q)?, self.value(w)?, self.slots(), self.position());
@@ -94,14 +94,14 @@ impl Lower<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::together;
+    use super::group_tokens;
 
     #[test]
     fn indexer_scores_are_chunked_for_long_contexts() {
-        assert_eq!(together(1, 1 << 20), 1);
-        assert_eq!(together(512, 4096), 512);
-        assert_eq!(together(512, 163_840), 102);
-        assert_eq!(together(512, u32::MAX), 16);
-        assert_eq!(together(3, 0), 3);
+        assert_eq!(group_tokens(1, 1 << 20), 1);
+        assert_eq!(group_tokens(512, 4096), 512);
+        assert_eq!(group_tokens(512, 163_840), 102);
+        assert_eq!(group_tokens(512, u32::MAX), 16);
+        assert_eq!(group_tokens(3, 0), 3);
     }
 }

@@ -1,5 +1,6 @@
 //! Lowers recurrent states: short convolutions, scans, linear attention. A sequence's state is in
-//! its slot, like keys and values. At position 0 kernels do not read the memory: the state is zero.
+//! its slot, like keys and values. At position 0 kernels do not read the memory, because the state
+//! is zero.
 //!
 //! The same kernel computes one token, one token of each of several sequences, or a prompt. For a
 //! prompt it iterates over the tokens with its part of the state in registers.
@@ -57,7 +58,7 @@ impl Lower<'_> {
         self.convolve(spec, [w, b], x, state, out)
     }
 
-    /// The previous token: the older of two taps.
+    /// The previous token is the older of two taps.
     pub(super) fn shift(
         &mut self,
         x: ValueId,
@@ -81,7 +82,7 @@ impl Lower<'_> {
         let job = self.job(&name, spec.clone())?;
         let (elems, sequence_bytes) = self.recurrent(&name, state)?;
         if elems != spec.state() {
-            return Err(unsupported(&name, "its state is of another size"));
+            return Err(unsupported(&name, "its state has a wrong size"));
         }
         let rows = if self.batch { TOKENS } else { Dim::Tokens { per: ConvSpec::SLAB, each: 1 } };
         let args = ConvArgs {
@@ -116,7 +117,7 @@ impl Lower<'_> {
         };
         let job = self.job(&name, spec.clone())?;
         if spec.state() != elems || spec.each && rates != heads * n {
-            return Err(unsupported(&name, "its state is of another size"));
+            return Err(unsupported(&name, "its state has a wrong size"));
         }
         let [a, d] = [a, d].map(|w| self.vector(w));
         let args = ScanArgs {
@@ -152,7 +153,7 @@ impl Lower<'_> {
             one: !self.batch,
         };
         if spec.state() != elems || spec.each && each(w) != spec.keys {
-            return Err(unsupported(&name, "its state is of another size"));
+            return Err(unsupported(&name, "its state has a wrong size"));
         }
         let job = self.job(&name, spec.clone())?;
         let value = |v: Option<ValueId>| v.map_or(Ok(Bind::Null), |v| self.value(v));
@@ -185,7 +186,7 @@ impl Lower<'_> {
         let spec = DecaySpec {
             cols: self.width(x),
             function: function.ok_or_else(|| {
-                unsupported(&name, format!("no kernel has its activation {act:?}"))
+                unsupported(&name, format!("no kernel supports its activation {act:?}"))
             })?,
             factors: factors.map_or(0, |w| self.graph.weight(w).elems()),
             each,

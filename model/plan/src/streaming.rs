@@ -37,7 +37,8 @@ pub struct StreamedLayer {
 }
 
 impl StreamedLayer {
-    /// Whether a matrix is read in the slot, which then stays in use until the layer is computed.
+    /// Whether a matrix is read in the slot. The slot then stays in use until the layer has been
+    /// computed.
     pub fn is_read_in_slot(&self) -> bool {
         self.matrices.iter().any(|m| m.job.is_none())
     }
@@ -62,7 +63,7 @@ pub struct Streaming {
     pub laid: u64,
     /// Index in `layers` of each matrix.
     pub layer_of: HashMap<WeightId, usize>,
-    /// The prompt program that copies weights of host parts. `None` if all programs copy.
+    /// The prompt program that copies weights of host parts. `None` if all programs copy them.
     pub prompt: Option<Program>,
 }
 

@@ -42,8 +42,7 @@ fn cpu_experts_beside_simulated_gfx90a_match_host() {
             let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
             let (taken, of) = (n.min(3), 3);
-            let said =
-                format!("the CPU computes the experts of {taken} of {of} layers that have some");
+            let said = format!("the CPU computes the experts of {taken} of {of} MoE layers");
             assert!(gpu.remarks().contains(&said), "{:?}", gpu.remarks());
             assert!(
                 gpu.plan().no_prompts.is_none(),

@@ -1,5 +1,5 @@
-//! Fuses a graph's operations into [`Step`]s; one launch computes each step. This is independent of
-//! the device and does not choose kernels.
+//! Fuses a graph's operations into [`Step`]s. One launch computes each step. The fusion is
+//! independent of the device and does not choose kernels.
 //!
 //! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention),
 //! (output → residual), (norm → gate, up → activation), (down → residual). An operation without a
@@ -7,8 +7,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "positions come from walking the same list of operations; no number of a file is \
-        an index"
+    reason = "positions come from iterating over this list of operations; numbers of a file are \
+        not used as indices"
 )]
 
 mod step;
@@ -27,7 +27,7 @@ pub fn fuse(graph: &Graph) -> Vec<Step> {
 }
 
 /// Elements of a head of keys or values in a cache: the larger of the two sizes, rounded up to a
-/// multiple of 16. The smaller one is padded with zeros.
+/// multiple of 16. The smaller size is padded with zeros.
 pub fn head_size(kv: &Kv) -> usize {
     kv.key.max(kv.value).next_multiple_of(16)
 }
@@ -57,8 +57,8 @@ impl<'g> Fuser<'g> {
         self.maker[v.0 as usize].map(|i| &self.graph.ops[i])
     }
 
-    /// The only operation that reads `v`, if there is exactly one, it is not yet in a step, and `v`
-    /// is not the result.
+    /// The only operation that reads `v`. `None` if several operations read it, if the operation is
+    /// already in a step, or if `v` is the result.
     fn only_reader(&self, v: ValueId) -> Option<(usize, &'g Op)> {
         match self.readers[v.0 as usize].as_slice() {
             &[i] if v != self.graph.logits && !self.taken[i] => Some((i, &self.graph.ops[i])),
@@ -72,8 +72,8 @@ impl<'g> Fuser<'g> {
     }
 
     fn run(mut self) -> Vec<Step> {
-        // A norm that its readers compute does not make a step. A step is placed at its last
-        // operation, where all its inputs exist.
+        // If all readers of a norm compute it themselves, it does not become a step. A step is
+        // placed at its last operation, where all its inputs exist.
         let mut steps: Vec<(usize, Step)> = vec![];
         for i in 0..self.graph.ops.len() {
             if self.taken[i] || self.is_prologue(&self.graph.ops[i]) {
@@ -93,8 +93,8 @@ impl<'g> Fuser<'g> {
         steps.into_iter().map(|(_, s)| s).collect()
     }
 
-    /// Whether each reader computes this norm: it is over the whole width, and only projections
-    /// read it.
+    /// Whether each reader computes this norm: the norm is over the whole width, and only
+    /// projections read it.
     fn is_prologue(&self, op: &Op) -> bool {
         let Some(Rms { x, weight, out, .. }) = self.rms(op) else { return false };
         let readers = &self.readers[out.0 as usize];
@@ -126,7 +126,8 @@ impl<'g> Fuser<'g> {
         }
         let mut segments = vec![first];
         let mut last = i;
-        // They run together at the position of the last one, so no result may be read before it.
+        // They run together at the position of the last one, so an operation before it must not
+        // read a result.
         let mut needed = self.first_reader(out);
         for j in self.readers[x.0 as usize].clone() {
             if let Op::MatMul(MatMul { weight, bias, out, .. }) = self.graph.ops[j]
@@ -184,8 +185,8 @@ impl<'g> Fuser<'g> {
         Some((at, Finish::Sum { shares, residual, out }))
     }
 
-    /// The gated unit that is the only reader of two segments, gate first. Both have one format,
-    /// because one wave computes a row of both. Clamped SiLU is supported for experts only.
+    /// The gated unit that is the only reader of two segments, with the gate first. Both have one
+    /// format, because one wave computes a row of both. Only experts support clamped SiLU.
     fn glu(&mut self, segments: &[Segment], experts: bool) -> Option<(usize, Finish)> {
         let &[a, b] = segments else { return None };
         let (i, op) = self.only_reader(a.out)?;
@@ -246,10 +247,11 @@ impl<'g> Fuser<'g> {
             .iter()
             .position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
         let at = self.maker[out.0 as usize]?;
-        // With padded heads, operations that depend on the head's size are separate steps before.
+        // If heads are padded, operations that depend on the head's size are separate steps before.
         let filled = self.graph.kv(cache).is_some_and(|kv| kv.key != head_size(kv));
-        let of = |v, heads| if filled { PreparedHeads::plain(v) } else { self.turned(v, heads) };
-        let mut turned = of(q, heads);
+        let of =
+            |v, heads| if filled { PreparedHeads::plain(v) } else { self.prepared_heads(v, heads) };
+        let mut prepared_heads = of(q, heads);
         let (mut kv, mut k_norm, mut kept) = (None, None, vec![]);
         // The first attention of a cache also writes it; later ones only read it.
         let first =
@@ -259,15 +261,17 @@ impl<'g> Fuser<'g> {
                 return None;
             };
             let mut keys = of(k, self.graph.kv(cache)?.heads);
-            if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
+            if prepared_heads.rope != keys.rope
+                || prepared_heads.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps)
+            {
                 // Norms and rotations that differ between queries and keys are separate steps
                 // before.
-                (turned, keys) = (PreparedHeads::plain(q), PreparedHeads::plain(k));
+                (prepared_heads, keys) = (PreparedHeads::plain(q), PreparedHeads::plain(k));
             }
             (kv, k_norm) = (Some((keys.x, v)), keys.norm);
             kept = [keys.ops, vec![write]].concat();
         }
-        let PreparedHeads { x: q, norm: q_norm, rope, ops: q_ops } = turned;
+        let PreparedHeads { x: q, norm: q_norm, rope, ops: q_ops } = prepared_heads;
         let (chunk, around) = match mask {
             Mask::Causal => (None, None),
             Mask::Chunk(n) => (Some(n), None),
@@ -318,9 +322,9 @@ impl<'g> Fuser<'g> {
         Some((at, Step::Latent { q, row, cache, heads, scale, only, out }))
     }
 
-    /// The rotation that makes `v` and the head norm before it, if they exist and `v` is their only
-    /// reader.
-    fn turned(&self, v: ValueId, heads: usize) -> PreparedHeads {
+    /// The rotation that computes `v` and the head norm before it, if they exist and `v` is their
+    /// only reader.
+    fn prepared_heads(&self, v: ValueId, heads: usize) -> PreparedHeads {
         let mut found = PreparedHeads::plain(v);
         let alone = |v: ValueId| self.readers[v.0 as usize].len() == 1;
         if let Some(&Op::Rope(Rope { x, rope, .. })) = self.made_by(v)
@@ -445,7 +449,7 @@ impl<'g> Fuser<'g> {
     }
 }
 
-/// Heads before attention: the input value, the norm and rotation, and the operations that these
+/// Heads before attention: the input value, the norm and rotation, and the operations that they
 /// replace.
 struct PreparedHeads {
     x: ValueId,

@@ -89,7 +89,7 @@ pub struct Attend {
     pub q_norm: Option<HeadNorm>,
     /// Norm of key heads.
     pub k_norm: Option<HeadNorm>,
-    /// Rotation of queries and keys; `None` without one, or if it is a step before.
+    /// Rotation of queries and keys. `None` if there is none, or if it is an earlier step.
     pub rope: Option<RopeId>,
     /// The cache of keys and values.
     pub cache: StateId,
@@ -148,7 +148,7 @@ pub enum Step {
         input: Input,
         /// The chosen experts.
         experts: ValueId,
-        /// The stacked matrices; either all have a bias or none.
+        /// The stacked matrices. Either all have a bias or none has one.
         segments: Vec<Segment>,
         /// `Store`, `Glu` or `AllReduceLaunch`.
         finish: Finish,
@@ -280,7 +280,7 @@ impl Step {
 }
 
 impl Finish {
-    /// The value of the result, if it is not that of a segment.
+    /// The result, unless it is the result of a segment.
     pub fn out(&self) -> Option<ValueId> {
         match *self {
             Finish::Store => None,
@@ -290,7 +290,7 @@ impl Finish {
         }
     }
 
-    /// The values read besides the rows.
+    /// The values that are read in addition to the rows.
     fn reads(&self) -> Vec<ValueId> {
         match *self {
             Finish::Add { residual, .. } => vec![residual],
