@@ -1,31 +1,32 @@
 //! Early start: a model opens before every kernel is compiled.
 //!
-//! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16
-//! for Llama 3.1 8B Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. The first kind can run a prompt
-//! token by token. So if prompt kernels are missing, a model opens as soon as the others are ready.
-//! The missing kernels are compiled in the background, and used from between two tokens of a prompt
-//! or from the next prompt on. Decoding does not change then: no graph is captured again.
+//! A model has few kernels for single tokens, and many for prompts that take longer to compile.
+//! Llama 3.1 8B Q4_K_M on sm_90a has 15 and 16 kernels, which take 2.7 and 4.3 s of one core. The
+//! kernels for single tokens can also run a prompt, token by token. So if prompt kernels are
+//! missing, a model opens when the other kernels are ready. The missing kernels are compiled in the
+//! background. They are used between two tokens of a prompt or from the next prompt on. Decoding
+//! does not change then: no graph is captured again.
 //!
-//! The exception is a persistent kernel (`--persistent on`), the longest compile of all. Until it
-//! is ready, ordinary launches compute tokens. It takes over between two tokens, and the token's
-//! graph is captured again (`runner/takeover.rs`).
+//! The exception is a persistent kernel (`--persistent on`), which takes the longest time to
+//! compile. Until it is ready, ordinary launches compute tokens. The switch is between two tokens,
+//! and the token's graph is captured again (`runner/takeover.rs`).
 //!
 //! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19; with
 //! two cores, after 1.59 s instead of 3.77 (docs/run.md#the-first-token).
 //!
-//! The two methods differ in the last bits, and the time of the change depends on the clock. For
-//! reproducible tokens opening must wait for all kernels: leave
-//! [`OpenOptions::early`](kjit_exec::OpenOptions::early) off.
+//! The results of the two methods differ in the last bits, and the time of the change depends on
+//! the clock. For reproducible tokens, opening must wait for all kernels: do not set
+//! [`OpenOptions::early`](kjit_exec::OpenOptions::early).
 //!
 //! Rejected alternatives, with their cost (nvrtc 13.5, the same model; all 31 kernels take 7.0 s of
 //! one core):
 //!
-//! - *Compile the same sources fast first*: `-O1` 6.7 s, `-O0` 7.1 s; `--Ofast-compile=min` and
+//! - *Compile the same sources fast first*: `-O1` 6.7 s, `-O0` 7.1 s. `--Ofast-compile=min` and
 //!   higher reject matvec ("unsupported operation"). clang's `-O1` on gfx1100 takes 90 % of the
-//!   time of `-O3`, most of which is start-up and linking.
+//!   time of `-O3`; most of it is start-up and linking.
 //! - *Kernels with run-time shapes*, compiled once for all models: every kernel would need a second
-//!   version to write, tune and check on every card, to save a second at the first start with a new
-//!   shape.
+//!   version to write, tune and check on every GPU. It would save one second at the first start
+//!   with a new shape.
 
 use super::plan::{Job, JobId, Launch, PersistentKernel, Plan};
 use super::verify::Proofs;
@@ -35,7 +36,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The course of an early start.
+/// The state of an early start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BackgroundStatus {
     /// Prompt kernels that were compiled in the background.
@@ -64,8 +65,8 @@ struct BackgroundState {
     /// The persistent kernels, for one sequence and for more.
     one_launch: Vec<(kjit_engine::Job, &'static str)>,
     whole: CompileStage,
-    /// Whether the persistent kernel was requested: then its failure is an error. If not, ordinary
-    /// launches continue.
+    /// Whether the persistent kernel was requested. If so, its failure is an error. Otherwise
+    /// ordinary launches continue.
     asked: bool,
     status: BackgroundStatus,
 }
@@ -89,7 +90,7 @@ impl BackgroundCompiling {
         ones: &[PersistentKernel],
         asked: bool,
     ) -> Result<Option<BackgroundCompiling>, SessionError> {
-        // A kernel that cannot be compiled on this machine does not count as missing: the caller
+        // A kernel that cannot be compiled on this machine does not count as missing. The caller
         // that needs it fails.
         let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
         let jobs: Vec<_> = for_prompts_alone(plan)
@@ -109,7 +110,7 @@ impl BackgroundCompiling {
             true => Ok(CompileStage::Done),
             false => engine.compile_in_background(jobs).map(CompileStage::Compiling),
         };
-        // Prompt kernels first: prompts wait for them.
+        // Prompt kernels come first, because prompts wait for them.
         let prompts = begin(jobs.iter().map(|(_, job)| job.job.clone()).collect())?;
         let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
         let (late, one_launch_late) = (jobs.len(), !one_launch.is_empty());
@@ -140,8 +141,8 @@ impl BackgroundCompiling {
         })
     }
 
-    /// Starts no further compile, and waits up to `at_most` for the running ones, so that the next
-    /// start finds them in the cache. The model must not be used afterwards.
+    /// Starts no further compiles, and waits up to `at_most` for the running compiles, so that the
+    /// next start finds their kernels in the cache. The model must not be used afterwards.
     ///
     /// # Errors
     /// A kernel that does not compile.
@@ -227,8 +228,8 @@ impl BackgroundCompiling {
         Ok(Some(loaded?))
     }
 
-    /// Records the takeover of the persistent kernel with the tokens in the sequence, or why it was
-    /// not used.
+    /// Records the switch to the persistent kernel with the tokens in the sequence, or the reason
+    /// why it was not used.
     pub(super) fn one_launch_taken(&self, taken: Result<usize, String>) {
         let mut state = self.lock();
         match taken {
@@ -269,7 +270,7 @@ impl BackgroundState {
         let jobs: Vec<&Job> = self.jobs.iter().map(|(_, job)| job).collect();
         match proofs.load(&jobs, codes) {
             Ok((kernels, _)) => Ok(self.jobs.iter().map(|(id, _)| *id).zip(kernels).collect()),
-            // The verdict is cached: the next start uses another variant.
+            // The verdict is cached, so the next start uses another variant.
             Err(SessionError::Wrong(why)) => Err(SessionError::Wrong(
                 why.iter()
                     .map(|why| format!("{why}; the next start uses another variant"))

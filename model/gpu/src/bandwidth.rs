@@ -2,11 +2,11 @@
 
 use kjit_engine::{Device, DeviceBuffer, Error};
 
-/// Bytes of a copy: larger than any cache, and small compared with the memory of any card.
+/// Bytes of a copy: larger than any cache, but small compared with the memory of any GPU.
 const BYTES: usize = 1 << 30;
 
-/// Bytes per second that a copy on the device reads and writes in total, the best of five. A kernel
-/// that only reads is a few percent faster (H200: 4297 GB/s here, 4637 for reading).
+/// Bytes per second that a copy on the device reads and writes in total; the best of five copies. A
+/// kernel that only reads is a few percent faster (H200: 4297 GB/s here, 4637 GB/s for reading).
 ///
 /// # Errors
 /// An allocation failed (two buffers of 1 GiB, or of an eighth of the free memory each); a device

@@ -1,8 +1,8 @@
 //! Exchange buffers of devices that compute one model together: memory for `kjit_kernels::reduce`.
 //!
-//! With peer access each device has an inbox in its own memory. Other devices share one inbox in
+//! With peer access, each device has an inbox in its own memory. Other devices share one inbox in
 //! page-locked host memory. Each device has a separate part of every inbox, so writes never
-//! collide.
+//! overlap.
 
 use super::plan::{AllReduceArg, ExchangeSizes};
 use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
@@ -43,7 +43,7 @@ pub struct Exchange {
     /// With several processes: the gathered parts in the order of ranks, and the connection to the
     /// other ranks.
     far: Option<(DeviceBuffer<f32>, Arc<RemoteRanks>)>,
-    /// Shared by all devices: a device has failed, and the others must not wait.
+    /// Set if a device has failed. The other devices must then not wait. All devices share it.
     over: Arc<AtomicBool>,
 }
 
@@ -55,8 +55,9 @@ impl Exchange {
         way: InboxMemory,
     ) -> Result<Vec<Exchange>, SessionError> {
         let words = room.words(devices.len());
-        let (packets, values) = words
-            .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
+        let (packets, values) = words.ok_or_else(|| {
+            SessionError::Device(format!("the exchange buffers are too large: {room:?}"))
+        })?;
         // A model without prompt programs has no rows.
         let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
@@ -100,7 +101,7 @@ impl Exchange {
     }
 
     /// The exchange buffers of a device whose peers are in other processes. `far` opens the
-    /// connection to the ranks; it gets the word in which the device counts its sums.
+    /// connection to the ranks. It gets the word in which the device counts its sums.
     pub fn of_rank(
         device: &Device,
         (rank, ranks): (usize, usize),
@@ -108,8 +109,9 @@ impl Exchange {
         far: impl FnOnce(PinnedBuffer<u32>) -> Result<RemoteRanks, SessionError>,
     ) -> Result<Exchange, SessionError> {
         let values = usize::try_from(room.gathered).ok().and_then(|n| n.checked_mul(ranks));
-        let values = values
-            .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
+        let values = values.ok_or_else(|| {
+            SessionError::Device(format!("the exchange buffers are too large: {room:?}"))
+        })?;
         let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
         stream.fill(&words, 0)?;
         stream.synchronize()?;
@@ -180,7 +182,7 @@ impl Exchange {
         }
     }
 
-    /// A device has failed: the others must not wait for it.
+    /// Records that a device has failed, so that the others do not wait for it.
     pub fn end(&self) {
         self.over.store(true, Ordering::Release);
         if let Some(far) = self.far() {
@@ -194,7 +196,7 @@ impl Exchange {
     }
 
     /// Replaces the error of a call by the reason why the wait for the ranks ended, if there is
-    /// one: then the library was aborted, and the call reports only the abort.
+    /// one. The library was then aborted, and the call reports only the abort.
     pub fn instead(&self, device: &Device, said: SessionError) -> SessionError {
         self.far().and_then(|far| far.check(device).err()).unwrap_or(said)
     }
@@ -206,13 +208,13 @@ impl Exchange {
         }
         match self.late.peek(0)? {
             0 if self.is_over() => Err(SessionError::Lost(format!(
-                "another of the devices that compute the model with {} has failed",
+                "a device that computes the model together with {} has failed",
                 device.label()
             ))),
             0 => Ok(()),
             _ => Err(SessionError::Lost(format!(
-                "{} waited longer than {} s for the devices that compute the model with it: one \
-                 of them is lost or hangs",
+                "{} waited longer than {} s for the other devices of the model: a device is lost \
+                 or hangs",
                 device.label(),
                 LIMIT.as_secs()
             ))),

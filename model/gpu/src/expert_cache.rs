@@ -1,13 +1,13 @@
 //! The expert cache: the most used host experts are also in GPU memory.
 //!
-//! The device computes the routing and the host looks up the chosen experts. Then both compute at
-//! the same time: the device the cached experts, the CPU the others. Choices are counted; an expert
-//! chosen more often than a cached one replaces it. A loader thread copies it through page-locked
-//! memory on a separate stream while tokens are decoded. Until the copy is done the CPU computes
-//! both experts.
+//! The device computes the routing, and the host reads the chosen experts. Then both compute at the
+//! same time: the device the cached experts, the CPU the others. The choices are counted. An expert
+//! that is chosen more often than a cached expert replaces it. A loader thread copies it through
+//! page-locked memory on a separate stream during decoding. Until the copy is complete, the CPU
+//! computes both experts.
 //!
-//! A chosen expert that runs on the CPU gets share 0 and some valid cache slot on the device. That
-//! slot is never one that is being written, so its product is finite.
+//! On the device, a chosen expert that runs on the CPU gets share 0 and any valid cache slot. That
+//! slot is never being written, so its product is finite.
 
 use super::plan::expert_cache::layers;
 use super::plan::{JobId, Plan};
@@ -22,10 +22,11 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// The most experts that are being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. This number keeps
-/// the loader busy during a token, and the CPU computes only few more experts meanwhile.
+/// Maximum number of experts that are being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. This
+/// number keeps the loader busy during a token, and the CPU computes only a few more experts
+/// meanwhile.
 const UNDER_WAY: usize = 16;
-/// An expert replaces another one if it was chosen at least 25 % more often and at least this
+/// An expert replaces another expert if it was chosen at least 25 % more often and at least this
 /// number of times more.
 const MARGIN: u32 = 2;
 /// All counts are halved after this number of tokens, so that recent choices weigh more.
@@ -50,7 +51,7 @@ pub struct ExpertCacheCounts {
     pub whole: u64,
     /// Number of times that experts were chosen in a layer.
     pub times: u64,
-    /// The reason why no more experts are loaded; `None` if they are.
+    /// The reason why no more experts are loaded; `None` while experts are loaded.
     pub stopped: Option<String>,
 }
 
@@ -65,7 +66,7 @@ impl std::fmt::Display for ExpertCacheCounts {
              hits: {hit:.1} % of chosen experts, {whole:.1} % of layers with hits only; \
              {brought} copied"
         )?;
-        self.stopped.as_ref().map_or(Ok(()), |why| write!(f, ", and no more are: {why}"))
+        self.stopped.as_ref().map_or(Ok(()), |why| write!(f, "; no more experts are copied: {why}"))
     }
 }
 
@@ -91,7 +92,7 @@ impl Table {
     /// The expert to load and the cache slot to load it into, if it is used often enough. The old
     /// expert of the slot is dropped.
     fn replace(&mut self) -> Option<(u32, u32)> {
-        // Loads one at a time, so that another slot is always valid.
+        // Only one expert is loaded at a time, so that another slot is always valid.
         if self.expert.iter().any(Option::is_none) {
             return None;
         }
@@ -133,7 +134,7 @@ pub(super) struct HostShare {
 struct CacheState {
     tables: Vec<Table>,
     counts: ExpertCacheCounts,
-    /// Tokens since the counts were halved.
+    /// Tokens since the counts were last halved.
     since: u64,
     /// The next layer to check.
     next: usize,
@@ -217,13 +218,13 @@ impl ExpertCache {
         self.lock().counts.clone()
     }
 
-    /// The fraction of a layer's experts that is not cached.
+    /// The fraction of a layer's experts that are not cached.
     pub fn absent(&self) -> f64 {
         let ExpertCacheCounts { places, experts, .. } = self.lock().counts;
         1.0 - places as f64 / experts.max(1) as f64
     }
 
-    /// Divides a layer's chosen experts: keeps the CPU's part, and sends the device's part to the
+    /// Divides a layer's chosen experts: stores the CPU's part, and sends the device's part to the
     /// device.
     pub fn divide(
         &self,
@@ -319,7 +320,7 @@ struct LoadRequest {
     layer: usize,
     expert: u32,
     place: u32,
-    /// Signals that no work reads the slot.
+    /// Signals that no work reads the slot any more.
     after: Event,
 }
 
@@ -366,8 +367,9 @@ impl Loader {
             }
         };
         let thread = std::thread::Builder::new().name("kjit-experts".to_owned()).spawn(carry);
-        let thread =
-            thread.map_err(|e| Error::Buffer(format!("no thread to load experts: {e}")))?;
+        let thread = thread.map_err(|e| {
+            Error::Buffer(format!("cannot start the thread that loads experts: {e}"))
+        })?;
         Ok(Loader {
             parcels: Some(parcels),
             arrived: Mutex::new(arrived),
@@ -384,10 +386,9 @@ impl Loader {
                 Ok(one) => one,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    state
-                        .counts
-                        .stopped
-                        .get_or_insert_with(|| "the thread that brings them has ended".to_owned());
+                    state.counts.stopped.get_or_insert_with(|| {
+                        "the thread that loads experts has ended".to_owned()
+                    });
                     break;
                 }
             };
@@ -400,7 +401,7 @@ impl Loader {
                 (Err(lost @ (Error::Driver { .. } | Error::DeviceLost { .. })), _) => {
                     return Err(lost);
                 }
-                // The slot's content is invalid: the slot stays unused, and the CPU computes the
+                // The slot's content is invalid, so the slot stays unused, and the CPU computes the
                 // expert.
                 (Err(other), _) => state.counts.stopped = Some(other.to_string()),
                 (Ok(()), None) => {}
@@ -431,7 +432,7 @@ impl Loader {
             };
             let parcel = LoadRequest { layer, expert, place, after };
             if self.parcels.as_ref().is_none_or(|parcels| parcels.send(parcel).is_err()) {
-                state.counts.stopped = Some("the thread that brings them has ended".to_owned());
+                state.counts.stopped = Some("the thread that loads experts has ended".to_owned());
                 break;
             }
             state.under_way += 1;
@@ -440,7 +441,7 @@ impl Loader {
     }
 }
 
-/// Copies one expert's matrices and waits for them.
+/// Copies one expert's matrices and waits for the copies.
 fn bring(
     stream: &Stream,
     gguf: &Gguf,
@@ -478,15 +479,19 @@ mod tests {
     #[test]
     fn most_used_expert_replaces_least_used() {
         let mut table = Table::new(5, 2);
-        assert_eq!(table.replace(), None, "nothing was chosen yet");
+        assert_eq!(table.replace(), None, "no expert was chosen yet");
         table.counts = vec![4, 3, 1, 4, 6];
         assert_eq!(table.replace(), Some((4, 1)));
-        assert_eq!(table.place, [Some(0), None, None, None, None], "neither is there meanwhile");
-        assert_eq!(table.replace(), None, "the other place stays");
+        assert_eq!(
+            table.place,
+            [Some(0), None, None, None, None],
+            "neither expert is cached during the copy"
+        );
+        assert_eq!(table.replace(), None, "the other slot is unchanged");
         table.arrived(4, 1);
         assert_eq!(table.place, [Some(0), None, None, None, Some(1)]);
         assert_eq!(table.expert, [Some(0), Some(4)]);
-        // An expert chosen only slightly more often does not replace another.
+        // An expert that is chosen only slightly more often does not replace another expert.
         table.counts = vec![4, 3, 1, 6, 6];
         assert_eq!(table.replace(), None);
         table.counts = vec![4, 3, 1, 7, 6];

@@ -1,6 +1,6 @@
 //! Divides a model that exceeds device memory between CPU and device: some feed-forward parts run
-//! on the CPU, other layers are streamed. The rates of both are measured before opening, at the
-//! same time because they share the host's memory.
+//! on the CPU, and other layers are streamed. Both rates are measured before opening. They are
+//! measured at the same time, because CPU and copies share the host's memory.
 
 use super::open::{budget, kept_values, room_in};
 use super::plan::{Plan, Request, plan};
@@ -16,22 +16,22 @@ use kjit_graph::{Graph, Op, State, StateKind, WeightId};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most bytes of a timed copy, and its largest part of the budget (`1 / OF_FREE`).
+/// Maximum bytes of a timed copy, and its maximum part of the budget (`1 / OF_FREE`).
 const PIECE: usize = 32 << 20;
 const OF_FREE: u64 = 16;
 /// Copies that are timed first: 2.3 ms at 55 GB/s.
 const COPIES: usize = 4;
-/// Rounds in which both run at the same time; the best round counts. Single rounds gave 57 to 67
-/// GB/s on one machine.
+/// Rounds in which CPU and copies run at the same time. The best round is used. Single rounds gave
+/// 57 to 67 GB/s on one machine.
 const ROUNDS: usize = 2;
-/// The fewest bytes of parts that the CPU is timed with, if the model has so many: more than any L3
-/// cache holds.
+/// Minimum bytes of the parts that the CPU is timed with, if the model has so many: more than any
+/// L3 cache.
 const ENOUGH: u64 = 1 << 30;
-/// The CPU takes part only if the estimated time is at most this fraction of the time without it.
-/// The CPU rounds hidden states to eight bits, so tokens may differ from the device's tokens. The
-/// estimate counts bytes only: a 70B model reached 4.34 of 5.1 estimated tokens/s (85 %), while
+/// The CPU computes parts only if the estimated time is at most this fraction of the time without
+/// it. The CPU rounds hidden states to eight bits, so tokens may differ from the device's tokens.
+/// The estimate counts only bytes: a 70B model reached 4.34 of 5.1 estimated tokens/s (85 %), while
 /// copies alone reach 99 %.
-const WORTH: f64 = 0.75;
+const MAX_TIME_FRACTION: f64 = 0.75;
 
 /// Measured rates in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -134,7 +134,7 @@ impl Rates {
             beside = beside.min(all()?.max(1e-9));
             copied = copied.max(rate(count, took(&between)?));
         }
-        // A disturbed measurement must not exceed the rate measured without the other.
+        // A disturbed measurement must not exceed the rate that was measured without the other.
         Ok(Rates { copy, host, both: [(bytes / beside).min(host), copied.min(copy)] })
     }
 }
@@ -152,7 +152,7 @@ pub struct HostFfn {
 
 /// The number of parts that the CPU should compute. `None` if streaming alone is about as fast, or
 /// nothing fits.
-fn worth(
+fn ffn_parts_on_cpu(
     whole: &Plan,
     graph: &Graph,
     room: u64,
@@ -163,7 +163,7 @@ fn worth(
     let (n, takes) = whole.share(graph, room, parts, &seconds)?;
     // The time of streaming alone, if it fits.
     let copied = whole.share(graph, room, &[], &seconds).map_or(f64::INFINITY, |(_, takes)| takes);
-    (n > 0 && takes < WORTH * copied).then_some(n)
+    (n > 0 && takes < MAX_TIME_FRACTION * copied).then_some(n)
 }
 
 /// The matrices of each host part.
@@ -174,8 +174,8 @@ fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
     apart.ops.iter().filter_map(of).collect()
 }
 
-/// The error of a kernel that a plan needs in addition to another plan, and that is not in the
-/// cache and cannot be compiled. `None` if all are available.
+/// The error of a kernel that a plan needs in addition to another plan, if the kernel is not in the
+/// cache and cannot be compiled. `None` if all kernels are available.
 pub fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Error> {
     let known: Vec<_> = beside.into_iter().flat_map(Plan::compiled).collect();
     plan.compiled().filter(|job| !known.contains(job)).find_map(|job| engine.cached(job).err())
@@ -195,20 +195,21 @@ pub fn divide_with_host(
     let whole = plan(&request)?;
     let alone = |plan: Plan, remark: Option<String>| Ok(HostFfn { apart: None, remark, plan });
     let copies = |plan, why: String| {
-        alone(plan, Some(format!("the part that does not fit on the card is copied: {why}")))
+        alone(plan, Some(format!("layers that do not fit on the GPU are streamed: {why}")))
     };
     if whole.memory.total() <= budget(device, options)? {
         return alone(whole, None);
     }
     let Ok(all) = HostFfnGraph::of(graph, usize::MAX) else { return alone(whole, None) };
-    // A model warmed without --memory has all kernels for streaming, but none for host parts.
+    // A model that was warmed without --memory has all kernels for streaming, but none for host
+    // parts.
     let missing = |part: &Plan| {
         let why = lacks(engine, part, Some(&whole))?;
         Some(format!(
-            "a host part needs one more kernel: {why}; kjit warm --memory SIZE compiles it"
+            "a host part needs one more kernel: {why}; compile it with kjit warm --memory SIZE"
         ))
     };
-    // If no plan supports its parts, a model is only streamed.
+    // If no plan supports its parts, the model is only streamed.
     let Ok(parts) = plan(&Request { graph: &all.graph, ..request }) else {
         return alone(whole, None);
     };
@@ -217,7 +218,7 @@ pub fn divide_with_host(
     }
     // Weights of host parts are copied for prompts only from locked pages of the file. Without
     // locked pages the CPU would compute them for all prompts: 2048 tokens of a 70B model would
-    // take minutes instead of 0.7 s. An explicit `host_ffn` accepts that.
+    // take minutes instead of 0.7 s. An explicit `host_ffn` accepts this.
     let first = parts_of(&all.graph).into_iter().flatten().next();
     if let Some(why) = first.and_then(|weight| cannot_lock(device, source.gguf, &all.graph, weight))
     {
@@ -225,7 +226,7 @@ pub fn divide_with_host(
     }
     let rates = match Rates::measure(device, source, &all.graph, options) {
         Ok(rates) => rates,
-        // A failed measurement must not prevent opening: everything is streamed instead.
+        // A failed measurement must not prevent opening. Everything is streamed instead.
         Err(why) if device.memory().is_ok() => {
             return copies(
                 whole,
@@ -235,11 +236,11 @@ pub fn divide_with_host(
         Err(lost) => return Err(lost),
     };
     let room = room_in(device, options)?;
-    let Some(n) = worth(&whole, graph, room, &parts_of(&all.graph), &rates) else {
+    let Some(n) = ffn_parts_on_cpu(&whole, graph, room, &parts_of(&all.graph), &rates) else {
         return alone(whole, None);
     };
-    // The extra program for long prompts and shorter chunks need other memory than the plan of the
-    // whole model.
+    // The extra program for long prompts and shorter chunks have other memory needs than the plan
+    // of the whole model.
     let Ok(apart) = HostFfnGraph::of(graph, n) else { return alone(whole, None) };
     let Ok(part) = plan(&Request { graph: &apart.graph, ..request }) else {
         return alone(whole, None);
@@ -255,7 +256,7 @@ pub fn divide_with_host(
 
 #[cfg(test)]
 mod tests {
-    use super::{Rates, parts_of, worth};
+    use super::{Rates, ffn_parts_on_cpu, parts_of};
     use kjit_engine::Target;
     use kjit_exec::OpenOptions;
     use kjit_graph::HostFfnGraph;
@@ -282,7 +283,7 @@ mod tests {
         // GB/s of the CPU alone, and of CPU and copies together.
         let chosen = |host: f64, both: [f64; 2]| {
             let rates = Rates { copy: 55e9, host: host * 1e9, both: both.map(|rate| rate * 1e9) };
-            worth(&whole, &graph, room, &parts, &rates)
+            ffn_parts_on_cpu(&whole, &graph, room, &parts, &rates)
         };
         let many = chosen(120.0, [100.0, 50.0]).unwrap();
         let few = chosen(60.0, [50.0, 50.0]).unwrap();
@@ -290,18 +291,18 @@ mod tests {
             few > 3 && few < many && many < 32,
             "{few} of a slower one, {many} of a faster one"
         );
-        // 65 GB/s together are less than a quarter more than 55; 73 without mutual slowdown also
-        // are; 80 are more.
+        // 65 GB/s together are less than a quarter more than 55, and so are 73 without a mutual
+        // slowdown. 80 are more.
         assert_eq!(chosen(20.0, [15.0, 50.0]), None);
         assert_eq!(chosen(18.0, [18.0, 55.0]), None);
         assert!(chosen(25.0, [25.0, 55.0]).is_some());
-        // CPU and copies that only share one memory's rate gain nothing, unless the CPU alone is
+        // CPU and copies that only share one memory's rate have no gain, unless the CPU alone is
         // much faster than copies.
         assert_eq!(chosen(60.0, [30.0, 25.0]), None);
         assert!(chosen(120.0, [30.0, 25.0]).is_some_and(|n| n > many));
-        // Nothing is chosen if the model does not fit even with all parts on the CPU.
+        // No part is chosen if the model does not fit even with all parts on the CPU.
         let rates = Rates { copy: 55e9, host: 120e9, both: [100e9, 50e9] };
-        assert_eq!(worth(&whole, &graph, 1 << 20, &parts, &rates), None);
+        assert_eq!(ffn_parts_on_cpu(&whole, &graph, 1 << 20, &parts, &rates), None);
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Host parts: operations that the CPU computes within a GPU's pass. Hidden states are copied from
+//! Host parts: operations that the CPU computes during a GPU's pass. Hidden states are copied from
 //! the device and back.
 //!
 //! In each layer the host waits for the device, then the device waits for the host.
 //!
-//! For a prompt the device can compute everything if it has a staging ring through which experts
-//! are copied (`streamed.rs`). A copy takes the same time for any number of tokens; the CPU's time
-//! grows with the tokens. The number of tokens from which copying is faster follows from both
-//! rates, which are measured when the model is opened.
+//! For a prompt, the device can compute everything if it has a staging ring through which experts
+//! are copied (`streamed.rs`). The time of a copy does not depend on the number of tokens, but the
+//! CPU's time grows with it. From some number of tokens on, copying is faster. This number is
+//! computed from both rates, which are measured when the model is opened.
 
 use super::expert_cache::{ExpertCache, HostShare};
 use super::plan::{BufferId, HostWork, Pause, Plan, Program, Streaming};
@@ -19,25 +19,25 @@ use kjit_graph::{Graph, Op, State, StateKind, Weight};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Approximate limit for measuring the CPU's rates. The number of rows doubles until they take as
-/// long as the copies, and no measurement begins after this time. For a 70B model's feed-forward
-/// parts one row took 6 ms on 16 cores, eight rows 24 ms.
+/// Approximate time limit for measuring the CPU's rates. The number of rows doubles until they take
+/// as long as the copies, and no measurement begins after this time. For a 70B model's feed-forward
+/// parts, one row took 6 ms on 16 cores, and eight rows took 24 ms.
 const BOUND: Duration = Duration::from_millis(200);
-/// The most rows measured: so many reach all experts of most mixtures.
+/// Maximum number of measured rows. This many rows use all experts of most mixtures.
 const ROWS: usize = 64;
 
 /// The prompts for which experts or feed-forward weights are copied to the device, if the CPU
 /// computes them for single tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PromptCopy {
-    /// The fewest tokens of a prompt chunk for which weights are copied.
+    /// Minimum number of tokens of a prompt chunk for which weights are copied.
     pub from: usize,
     /// Bytes copied for a chunk.
     pub bytes: u64,
     /// Bytes per second of these copies.
     pub rate: f64,
-    /// `(rows, seconds)` of the CPU for one token and for the most rows that were measured; `None`
-    /// if not measured.
+    /// `(rows, seconds)` of the CPU for one token and for the largest number of measured rows;
+    /// `None` if not measured.
     pub computed: Option<[(usize, f64); 2]>,
 }
 
@@ -74,9 +74,9 @@ impl PromptCopy {
     }
 }
 
-/// The fewest tokens, at least two, for which copying takes no longer than computing, according to
-/// the measured rows. Few rows share a pass over the weights: eight rows of a 70B model's parts
-/// take four times as long as one.
+/// The minimum number of tokens, at least two, for which copying takes no longer than computing,
+/// according to the measured rows. Few rows share a pass over the weights: eight rows of a 70B
+/// model's parts take four times as long as one.
 fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
     let mut before = (0, 0.0);
     let mut tokens = f64::INFINITY;
@@ -87,7 +87,7 @@ fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
             tokens = if few == 0 { 2.0 } else { few as f64 + more * (n - few) as f64 };
             break;
         }
-        // Beyond the measured range the time is proportional to the rows.
+        // Above the measured range, the time is proportional to the rows.
         tokens = n as f64 * copy / seconds;
         before = (n, seconds);
     }
@@ -100,11 +100,16 @@ impl std::fmt::Display for PromptCopy {
         let (gb, rate) = (bytes as f64 / 1e9, rate / 1e9);
         write!(
             f,
-            "prompts of {from} tokens and more have them copied to the card, {gb:.1} GB at \
+            "for prompts of {from} tokens or more they are copied to the GPU, {gb:.1} GB at \
              {rate:.1} GB/s"
         )?;
         let Some([(_, one), (n, many)]) = computed else { return Ok(()) };
-        write!(f, " (the CPU takes {:.1} ms for a token, {:.1} ms for {n})", one * 1e3, many * 1e3)
+        write!(
+            f,
+            " (the CPU needs {:.1} ms for one token, {:.1} ms for {n})",
+            one * 1e3,
+            many * 1e3
+        )
     }
 }
 
@@ -144,7 +149,8 @@ impl HostPart {
         let weights = graph.weights.iter().map(all).collect();
         let part =
             Graph { ops, states, weights, ropes: vec![], feeds_next_stage: true, ..graph.clone() };
-        // The context is the length of a chunk: an operation without state has no other positions.
+        // The context is the length of a chunk, because an operation without state has no other
+        // positions.
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let host = (source.host)(Arc::clone(source.gguf), part, &options)?;
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
@@ -159,7 +165,7 @@ impl HostPart {
         let width = host.graph().ops.get(pause.op).and_then(|op| op.reads().first().copied());
         let width = width.map_or(0, |v| host.graph().value(v).width);
         let most = ROWS.min(self.chunk).min(host.context()).max(1);
-        // Different rows, so that they choose different experts.
+        // The rows differ, so that they choose different experts.
         let mut seed = 1u64;
         let x = std::iter::repeat_with(|| {
             seed = seed
@@ -203,7 +209,8 @@ impl HostPart {
                 done.map_err(|e| Error::Buffer(e.to_string()))?;
                 Ok::<_, Error>(now.elapsed())
             };
-            // The minimum of two runs: the first touches new pages, and any run may be disturbed.
+            // The minimum of two runs. The first run touches new pages, and any run may be
+            // disturbed.
             let took = once()?.min(once()?).as_secs_f64();
             seen.push((rows, took));
             if took >= enough || start.elapsed() >= BOUND {

@@ -1,4 +1,4 @@
-//! The only kernel launches of the crate: all launch kernels of kjit's own specs.
+//! The only kernel launches of the crate. All launch kernels of kjit's own specs.
 #![allow(unsafe_code, reason = "our own kernels, whose specs define what they access")]
 
 use kjit_engine::{Arg, Geometry, HostArg, Kernel, Result, Stream};
@@ -6,7 +6,7 @@ use kjit_engine::{Arg, Geometry, HostArg, Kernel, Result, Stream};
 /// Launches a kernel of kjit in the stream.
 ///
 /// # Errors
-/// As for [`Stream::launch`].
+/// See [`Stream::launch`].
 pub(super) fn launch(
     stream: &Stream,
     kernel: &Kernel,
@@ -14,7 +14,7 @@ pub(super) fn launch(
     args: &[Arg<'_>],
 ) -> Result<()> {
     // SAFETY: kernel, geometry, arguments and buffer sizes come from one spec, whose cases ran with
-    // every access checked. A plan sizes its buffers for the most tokens of a program, keeps
+    // every access checked. A plan sizes its buffers for the maximum tokens of a program, keeps
     // positions and slots below the sizes that they index, and orders streams so that no other work
     // touches the buffers. `export` wrote the launches of a bundle from such specs; its user is
     // responsible for the file.
@@ -24,7 +24,7 @@ pub(super) fn launch(
 /// Runs a kernel of kjit on the values of a case.
 ///
 /// # Errors
-/// As for [`Stream::call`].
+/// See [`Stream::call`].
 pub(super) fn call(
     stream: &Stream,
     kernel: &Kernel,

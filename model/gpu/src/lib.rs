@@ -1,9 +1,9 @@
 //! The GPU backend: lowers a graph to launches of kernels, and runs them.
 //!
-//! `fuse` groups operations. [`plan`](mod@plan) chooses kernels and lays out memory, without a
-//! device, so that `kjit warm` can do it on a laptop. `open` compiles and uploads. [`GpuRunner`]
-//! launches the work that a session requests. This crate does not depend on a vendor: differences
-//! are in the engine and, as a target, in the kernels' specs.
+//! `fuse` groups operations. [`plan`](mod@plan) chooses kernels and lays out memory. It needs no
+//! device, so `kjit warm` can run it on a laptop. `open` compiles and uploads. [`GpuRunner`]
+//! launches the work that a session requests. This crate does not depend on a vendor: the
+//! differences are in the engine and, as a target, in the kernels' specs.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -16,7 +16,7 @@
         clippy::indexing_slicing
     )
 )]
-// Hidden modules are for kjit's command, tests and benches; they may change at any time.
+// Hidden modules are for kjit's command, tests and benches. They may change at any time.
 mod background;
 #[doc(hidden)]
 pub mod bandwidth;

@@ -28,8 +28,8 @@ pub(super) struct LoadedPlan {
     pub kernels: Vec<Option<Kernel>>,
     /// The plan's persistent kernels, or empty.
     pub persistent: Vec<Persistent>,
-    /// Whether cooperative launches are used: the device supports them, and its runtime has not
-    /// failed to launch one.
+    /// Whether cooperative launches are used: the device supports them, and no cooperative launch
+    /// has failed.
     pub cooperative: bool,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
@@ -59,12 +59,12 @@ pub struct Timeline {
     pub ns: Vec<[u32; Probe::STAMPS]>,
 }
 
-/// The time limit of a grid barrier. A step takes microseconds; another process may use the device
-/// meanwhile.
+/// The time limit of a grid barrier. A step takes microseconds, but another process may use the
+/// device at the same time.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Added to the limit if other devices take part.
 const LATER: Duration = Duration::from_secs(2);
-/// The limit for tools that slow launches a thousandfold.
+/// The time limit for tools that slow launches down a thousand times.
 const PATIENT: Duration = Duration::from_secs(3600);
 
 const fn limit(probe: Probe) -> Duration {
@@ -205,7 +205,7 @@ impl Persistent {
         let first = times.iter().step_by(Probe::STAMPS).min().copied().unwrap_or(0);
         let ns = times.chunks_exact(Probe::STAMPS).map(|of| {
             let mut latest = 0;
-            // Steps that wait in the middle do not record when their inputs are ready.
+            // Steps that wait in the middle do not record the time when their inputs are ready.
             std::array::from_fn(|i| {
                 latest = latest.max(of.get(i).map_or(0, |t| t.saturating_sub(first)) as u32);
                 latest
@@ -223,9 +223,9 @@ impl Persistent {
                 let at =
                     one.instructions.get(n as usize - 1).map_or("the end", |i| i.name.as_str());
                 Err(SessionError::Lost(format!(
-                    "the persistent kernel's blocks waited longer than {} s for each other at \
-                     '{at}': its results are invalid; open the model again, with --persistent off \
-                     if this repeats",
+                    "blocks of the persistent kernel waited longer than {} s at '{at}', so its \
+                     results are invalid: open the model again, with --persistent off if this \
+                     repeats",
                     self.limit.as_secs()
                 )))
             }
@@ -250,7 +250,7 @@ pub(super) struct Piece {
     pub slot: usize,
     /// Its first row in the program.
     pub row: usize,
-    /// The values for launches that are its own.
+    /// Its own values for launches.
     pub now: LaunchParams,
 }
 
@@ -333,8 +333,8 @@ impl LoadedPlan {
             .try_for_each(|(ready, one)| ready.check(one))
     }
 
-    /// Enqueues a program's launches from index `from` on, with the copies of streamed layers.
-    /// Waits at pauses for the CPU.
+    /// Enqueues a program's launches from index `from` on, with the copies of streamed layers. At
+    /// pauses it waits for the CPU.
     pub fn issue(
         &self,
         program: &Program,
@@ -344,7 +344,7 @@ impl LoadedPlan {
     ) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
-        // The pauses before a launch; returns whether there were any.
+        // Runs the pauses before a launch. Returns whether there were any.
         let mut pause = |i: usize| {
             let mut paused = false;
             while let Some(pause) = pauses.next_if(|p| p.at <= from + i) {
@@ -353,9 +353,9 @@ impl LoadedPlan {
             }
             Ok(paused)
         };
-        // Kernels read positions before they wait for the launch before them, so the first launch
-        // waits for the token before: its choice moves the position. A graph waits by itself.
-        // Without this, an H100 decoded other tokens in separate launches than in a graph.
+        // Kernels read positions before they wait for the previous launch. So the first launch
+        // waits for the previous token, whose choice changes the position. A graph waits anyway.
+        // Without this wait, an H100 decoded different tokens in separate launches than in a graph.
         let launch = |l: &Launch, behind_all| {
             let first = launches.first().is_some_and(|first| std::ptr::eq(first, l));
             self.launch_behind(program, l, now, whose, behind_all || first)
@@ -374,7 +374,7 @@ impl LoadedPlan {
     }
 
     /// Enqueues a program for tokens of several sequences ([`Program::packs`]). Launches that
-    /// belong to a sequence are made for each piece, all others once, for all rows.
+    /// belong to a sequence are issued for each piece. All others are issued once, for all rows.
     pub fn issue_packed(
         &self,
         program: &Program,
@@ -420,7 +420,7 @@ impl LoadedPlan {
         self.launch_behind(program, launch, now, whose, false)
     }
 
-    /// As [`LoadedPlan::launch`]. With `behind_all` it starts only after all earlier work.
+    /// Like [`LoadedPlan::launch`]. With `behind_all` it starts only after all earlier work.
     fn launch_behind(
         &self,
         program: &Program,
@@ -432,7 +432,7 @@ impl LoadedPlan {
         let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
         let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
         let together = launch.cooperative && self.cooperative;
-        // If the device cannot keep blocks resident together, it gets a single block.
+        // If the device cannot keep blocks resident together, the launch has a single block.
         let alone =
             (launch.cooperative && !together).then(|| LaunchParams { units: 1, ..now.clone() });
         let now = alone.as_ref().unwrap_or(now);
@@ -602,7 +602,7 @@ impl LoadedPlan {
         self.wait_in(&self.control.tokens, index)
     }
 
-    /// As [`LoadedPlan::wait_for`], for other words that the device writes.
+    /// Like [`LoadedPlan::wait_for`], for other words that the device writes.
     pub fn wait_in(
         &self,
         words: &PinnedBuffer<u32>,
@@ -626,12 +626,14 @@ impl LoadedPlan {
                     if let Some(meeting) = self.meeting.as_ref().filter(|m| m.is_over()) {
                         meeting.check(self.stream.device())?;
                     }
-                    // A device that has stopped writes nothing more; then its error is reported.
+                    // A device that has failed writes nothing more. Its error is then reported.
                     if spins.is_multiple_of(1024)
                         && self.stream.is_idle()?
                         && words.peek(index)? == NONE
                     {
-                        return Err(SessionError::Device(format!("no token came at {index}")));
+                        return Err(SessionError::Device(format!(
+                            "the device wrote no token at {index}"
+                        )));
                     }
                     if start.elapsed() > Duration::from_millis(5) {
                         std::thread::sleep(Duration::from_micros(50));
@@ -661,7 +663,7 @@ impl LoadedPlan {
     pub fn kept(&self, program: &Program, value: ValueId) -> Result<DeviceBuffer<u8>> {
         let found = program.kept.iter().find(|k| k.value == value);
         let kept = found
-            .ok_or_else(|| Error::Buffer(format!("value {} was not kept by the plan", value.0)))?;
+            .ok_or_else(|| Error::Buffer(format!("the plan did not keep value {}", value.0)))?;
         self.buffer(program, kept.buffer)
     }
 
@@ -674,7 +676,7 @@ impl LoadedPlan {
     }
 }
 
-/// The error for a plan that binds something it does not have: an internal fault.
+/// The error for a plan that binds something that it does not have. This is an internal fault.
 fn lost(what: &str, launch: &str) -> Error {
-    Error::Buffer(format!("launch '{launch}' binds a {what} that the plan does not have"))
+    Error::Buffer(format!("launch '{launch}' binds a {what}, but the plan has none"))
 }

@@ -48,7 +48,7 @@ pub fn jobs_for(
 /// The plan of a session of this graph on a target with this engine's cache.
 ///
 /// # Errors
-/// As [`jobs_for`].
+/// See [`jobs_for`].
 pub fn plan_for(
     engine: &Engine,
     graph: &Graph,
@@ -56,7 +56,7 @@ pub fn plan_for(
     options: &OpenOptions,
 ) -> Result<Plan, SessionError> {
     let target = &settled(engine, target);
-    // The kernel of a whole token, which a trial may choose at the first start.
+    // The kernel of a whole token. A trial may choose it at the first start.
     let tried = options.persistent == Persistence::Auto && engine.tries_forms(target.vendor());
     let persistent = if tried { Persistence::Tried } else { options.persistent };
     let options = &OpenOptions { persistent, ..options.clone() };
@@ -76,10 +76,10 @@ impl GpuRunner {
         GpuRunner::open_planned(engine, device, source, graph, options, None)
     }
 
-    /// As [`GpuRunner::open`], with a plan that was made before.
+    /// Like [`GpuRunner::open`], with an existing plan.
     ///
     /// # Errors
-    /// As [`GpuRunner::open`].
+    /// See [`GpuRunner::open`].
     pub fn open_planned(
         engine: &Engine,
         device: &Device,
@@ -91,7 +91,7 @@ impl GpuRunner {
         GpuRunner::open_at(engine, device, source, graph, options, (None, planned))
     }
 
-    /// As [`GpuRunner::open`], with exchange buffers if devices compute together, and with an
+    /// Like [`GpuRunner::open`], with exchange buffers if devices compute together, and with an
     /// optional existing plan.
     pub(crate) fn open_at(
         engine: &Engine,
@@ -118,7 +118,7 @@ impl GpuRunner {
                 }
                 Err(SessionError::Wrong(lines)) => lines,
                 Err(other) if remarks.is_empty() => return Err(other),
-                // The first warning says why an alternative was tried.
+                // The first warning is the reason for trying an alternative.
                 Err(other) => {
                     remarks.push(other.to_string());
                     return Err(SessionError::Wrong(remarks));
@@ -126,14 +126,14 @@ impl GpuRunner {
             };
             let next = ladder
                 .get(i + 1)
-                .map_or("nothing is left to try".to_owned(), |t| format!("it goes on as {t}"));
+                .map_or("there are no more variants".to_owned(), |t| format!("trying {t}"));
             remarks.extend(wrong.iter().map(|line| format!("{line}; {next}")));
         }
         Err(SessionError::Wrong(remarks))
     }
 
-    /// Opens a model for one of the targets that the device supports. The error for kernels with
-    /// wrong results is [`SessionError::Wrong`].
+    /// Opens a model for one of the targets that the device supports. [`SessionError::Wrong`] means
+    /// that kernels have wrong results.
     fn open_as(
         engine: &Engine,
         (device, target): (&Device, &Target),
@@ -160,7 +160,7 @@ impl GpuRunner {
         if options.persistent == Persistence::Tried {
             asked = plan(&request)?;
         }
-        // Missing memory for copies of experts must not prevent opening: the CPU computes prompts
+        // A lack of memory for copies of experts must not prevent opening. The CPU computes prompts
         // instead.
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
         let mut request = request;
@@ -171,8 +171,8 @@ impl GpuRunner {
         {
             let mib = ring.ring() >> 20;
             left_out = Some(format!(
-                "the CPU computes experts for prompts, too: copying them would need {mib} MiB of \
-                 the card"
+                "the CPU also computes experts for prompts: copying them would need {mib} MiB of \
+                 GPU memory"
             ));
             request.options = &computing;
             asked = plan(&request)?;
@@ -208,7 +208,7 @@ impl GpuRunner {
     ) -> Result<GpuRunner, SessionError> {
         let (graph, options) = (request.graph, request.options);
         let context = options.context_of(graph);
-        // Free memory for verification during the upload: state and working memory are allocated
+        // Free memory for verification during the upload. State and working memory are allocated
         // later.
         let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
         let target = plan.target.clone();
@@ -222,8 +222,8 @@ impl GpuRunner {
                 (done, start.elapsed().as_secs_f64())
             });
             let tables = scope.spawn(|| tables(source.gguf, graph, context));
-            // No early start with streamed layers (they would be copied for every prompt token) or
-            // with bidirectional attention (it cannot run token by token).
+            // There is no early start with streamed layers (they would be copied for every prompt
+            // token) or with bidirectional attention (it cannot run token by token).
             let early = options.early && plan.streaming.is_none() && !graph.is_bidirectional();
             // A persistent kernel that was not requested is skipped if it is not in the cache and
             // cannot be compiled.
@@ -246,7 +246,7 @@ impl GpuRunner {
             let persistent = if asked { persistent } else { Ok(persistent.unwrap_or_default()) };
             let took = start.elapsed().as_secs_f64();
             let ended =
-                || SessionError::Device("a thread that opens the model ended early".to_owned());
+                || SessionError::Device("a thread that opens the model has failed".to_owned());
             let tables = tables.join().unwrap_or_else(|_| Err(ended()));
             let uploaded = uploading.join().unwrap_or_else(|_| (Err(ended()), 0.0));
             ((kernels, persistent, took), uploaded, tables)
@@ -310,7 +310,9 @@ pub(super) fn kept_values(
     options: &OpenOptions,
 ) -> Result<Vec<ValueId>, SessionError> {
     let find = |name: &String| {
-        graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))
+        graph
+            .find(name)
+            .ok_or_else(|| SessionError::Device(format!("no value has the name '{name}'")))
     };
     options.keep.iter().map(find).collect()
 }
@@ -322,8 +324,8 @@ pub(super) fn system_memory() -> u64 {
     line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
-/// Free and total bytes for a model. For an integrated GPU drivers often report only the memory
-/// that the firmware reserved. The usable part of the rest is known only by allocation; the limit
+/// Free and total bytes for a model. For an integrated GPU, drivers often report only the memory
+/// that the firmware reserved. The usable part of the rest is known only by allocation. The limit
 /// is the available system memory.
 pub fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     let (free, total) = device.memory()?;
@@ -337,16 +339,16 @@ pub(super) fn budget(device: &Device, options: &OpenOptions) -> Result<u64, Sess
     Ok(options.memory.unwrap_or(free).min(free))
 }
 
-/// The budget with streamed layers: minus the rounding of allocations, because a plan for this size
-/// must fit.
+/// The budget with streamed layers. It is reduced by the rounding of allocations, because a plan
+/// for this size must fit.
 pub(super) fn room_in(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
     let free = free_memory(device)?.0;
     let room = free.saturating_sub((free / 256).max(1 << 20));
     Ok(options.memory.unwrap_or(room).min(room))
 }
 
-/// With [`OpenOptions::fewer`]: the options with as many sequences as fit beside all weights, and
-/// their plan.
+/// With [`OpenOptions::fewer`]: the options with the largest number of sequences that fit in
+/// addition to all weights, and their plan.
 fn as_many_as_fit(
     device: &Device,
     request: &Request,
@@ -372,25 +374,25 @@ fn as_many_as_fit(
 }
 
 /// Checks before any allocation that the plan fits the budget, with streamed layers if needed. If
-/// it does not fit, the error suggests options that would.
+/// it does not fit, the error suggests options with which it fits.
 fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
     let (free, total) = free_memory(device)?;
     let OpenOptions { memory, stream, .. } = *request.options;
     if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
         return Ok(());
     }
-    // The number of host experts is explicit and determines which weights stay resident.
+    // The number of host experts is explicit, and it determines which weights stay resident.
     if !plan.decode.pauses.is_empty() && !is_host_ffn(request.graph) {
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
             true => "--host-experts needs resident layers: remove --stream".to_owned(),
             false => format!(
-                "{room} MiB may be taken; {} takes less",
+                "{room} MiB are available; {} needs less",
                 less_aside(request.graph, request.options)
             ),
         };
         return Err(SessionError::Memory {
-            what: format!("all weights but the CPU's experts on {}", device.label()),
+            what: format!("all weights except the CPU's experts on {}", device.label()),
             bytes: need,
             hint,
         });
@@ -405,18 +407,18 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
         Some(memory) => format!("--memory allows {} MiB", mib(memory)),
         None => format!("{} MiB of {} MiB are free", mib(free), mib(total)),
     };
-    let more = format!("--memory {}MiB would do, with all layers streamed", mib(need) + 1);
+    let more = format!("--memory {}MiB is enough, with all layers streamed", mib(need) + 1);
     let hint = match (less, limited.filter(|_| need <= room)) {
         (None, Some(_)) => format!("{there}; {more}"),
         (None, None) => {
-            format!("{there}; a smaller model, or a smaller quantisation of it, is needed")
+            format!("{there}; use a smaller model or a smaller quantisation")
         }
-        (Some(less), Some(_)) => format!("{there}; {more}, and so would {less}"),
-        (Some(less), None) => format!("{there}; {less} would fit"),
+        (Some(less), Some(_)) => format!("{there}; {more}, and {less} also fits"),
+        (Some(less), None) => format!("{there}; {less} fits"),
     };
     let sequences = plan.slots;
     let each = if let Some(tokens) = request.options.paged {
-        format!(" and room for {tokens} tokens of all sequences")
+        format!(" and {tokens} tokens of all sequences")
     } else if sequences > 1 {
         format!(" for each of {sequences} sequences")
     } else {
@@ -427,8 +429,8 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     Err(SessionError::Memory { what, bytes: need, hint })
 }
 
-/// Flags with which a plan that needs at least `need` bytes would fit the budget. `None` if even
-/// the smallest context does not fit.
+/// Flags with which a plan that needs at least `need` bytes fits the budget. `None` if even the
+/// smallest context does not fit.
 fn what_would_fit(
     request: &Request,
     plan: &Plan,
@@ -459,11 +461,11 @@ fn what_would_fit(
         if tokens >= context {
             return Ok(Some(flag));
         }
-        // Not even one context fits: the context must be smaller.
+        // Not even one context fits, so the context must be smaller.
         need = least(&OpenOptions { paged: Some(context as usize), ..options.clone() })?;
     }
     // Bytes for each token: keys, values, a row of each rotation table. A plan with half the
-    // context separates them from fixed sizes.
+    // context separates these bytes from fixed sizes.
     let half = (context / 2) as usize;
     let fewer =
         least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
@@ -491,37 +493,31 @@ fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
 }
 
-/// Adds to an allocation error the flag that reduces memory.
+/// Adds the flag that reduces memory to an allocation error.
 fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
     let SessionError::Memory { what, bytes, hint } = error else { return error };
     let mib = |n: u64| n >> 20;
     let kept = if options.kv_stored() == KvType::Q8_0 { "" } else { " or --kv-type q8_0" };
     let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
         true if options.paged.is_some() => {
-            format!("a smaller --kv-memory{kept} would take less of them")
+            format!("use a smaller --kv-memory{kept}")
         }
-        true => format!("a smaller -c{kept} would take less of them"),
+        true => format!("use a smaller -c{kept}"),
         false if options.hot_experts.is_some() => {
-            "a larger --host-experts, or a smaller --hot-experts, leaves more of them to the CPU"
-                .to_owned()
+            "use a larger --host-experts or a smaller --hot-experts".to_owned()
         }
-        false if options.host_experts > 0 => {
-            "a larger --host-experts leaves more of them to the CPU".to_owned()
-        }
-        false => format!(
-            "--memory with less than {} MiB streams layers and takes less of them",
-            mib(need.total())
-        ),
+        false if options.host_experts > 0 => "use a larger --host-experts".to_owned(),
+        false => format!("use --memory with less than {} MiB to stream layers", mib(need.total())),
     };
     let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));
     let hint = format!(
-        "{hint}; the whole plan takes {all} MiB ({weights} of weights, {kv} of keys and values): \
-         {help}; ending other programs that use the device frees some, too"
+        "{hint}; the whole plan needs {all} MiB ({weights} of weights, {kv} of keys and values): \
+         {help}, or stop other programs that use the device"
     );
     SessionError::Memory { what, bytes, hint }
 }
 
-/// Loads kernels by job. `None` for kernels that come later and for the upload's kernels (the
+/// Loads kernels by job. `None` for kernels that arrive later and for the upload's kernels (the
 /// upload loads them).
 fn load(
     engine: &Engine,
@@ -587,7 +583,7 @@ fn upload(
     let device = stream.device();
     let _span = device.trace().map(|t| t.span("upload", "weights"));
     let arena = device.arena(plan.memory.weights)?;
-    // In file order, so that the file is read sequentially.
+    // Weights are uploaded in file order, so that the file is read sequentially.
     let mut order = plan.matrices.clone();
     let place = |id: &WeightId| {
         gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()))
@@ -601,7 +597,7 @@ fn upload(
         stream.write(&buffer, &values)?;
         vectors.insert(id, buffer);
     }
-    // Staging must not exceed the memory that is allocated after the weights.
+    // Staging must leave the memory that is allocated after the weights.
     let piece = match &plan.streaming {
         None => SLOT,
         Some(_) => usize::try_from(plan.memory.kv + plan.memory.rest).unwrap_or(SLOT),
@@ -649,14 +645,14 @@ fn upload(
         }
         matrices.insert(id, to);
     }
-    // The only wait. After it the file's pages are unlocked, and the weights are visible to all
-    // streams.
+    // This is the only wait. After it the file's pages are unlocked, and all streams can read the
+    // weights.
     stream.synchronize()?;
     drop(uploader);
     let (mut ring, mut remark, later) = (None, None, repackers.clone());
     if let Some(streaming) = &plan.streaming {
         let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
-        // A second copy of all experts in host memory would only speed up prompts: the CPU computes
+        // A second copy of all experts in host memory would only speed up prompts. The CPU computes
         // prompts instead.
         let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
             true => Staging::locked(device, gguf, graph, streaming),
@@ -675,7 +671,7 @@ fn upload(
             Err(why) => {
                 let label = device.label();
                 remark = Some(format!(
-                    "the CPU computes its host parts of prompts, too: the file's pages cannot be \
+                    "the CPU also computes its host parts for prompts: the file's pages cannot be \
                      locked for {label} ({why})"
                 ));
             }
@@ -705,8 +701,8 @@ fn repackers(
     ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
 }
 
-/// The table of each rotation. The host computes it: a device's sine is accurate for small angles
-/// only.
+/// The table of each rotation. The host computes it, because a device's sine is accurate only for
+/// small angles.
 fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, SessionError> {
     let table = |rope: &Rope| {
         let factors = rope.factors_for(context).map(|id| vector(gguf, graph, id)).transpose()?;
@@ -725,11 +721,11 @@ fn assemble(
     graph: &Graph,
 ) -> Result<LoadedPlan, SessionError> {
     let (device, n_vocab) = (stream.device().clone(), graph.n_vocab());
-    // Buffers are not empty.
+    // Buffers must not be empty.
     let factors = if graph.adapters.is_empty() { vec![0.0] } else { graph.adapter_factors() };
     let bytes = |n: u64| {
         usize::try_from(n)
-            .map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")))
+            .map_err(|_| SessionError::Device(format!("{n} bytes are too large to address")))
     };
     let mut caches = vec![];
     let slots = plan.slots;
@@ -746,14 +742,15 @@ fn assemble(
     }
     let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
     let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;
-    // Only counters are zeroed: zeros elsewhere once hid a read of a row that was never written.
+    // Only counters are zeroed. Zeros in other buffers once concealed a read of a row that was
+    // never written.
     for program in plan.programs() {
         for b in program.buffers.iter().filter(|b| b.zeroed) {
             let at = program.base + b.offset;
             stream.fill(&arena.slice(bytes(at)?..bytes(at + b.bytes)?)?, 0)?;
         }
     }
-    // One more than the context: the token chosen after the last position is still returned.
+    // One more than the context: the token that is chosen after the last position is also returned.
     let words = context + 1;
     let control = ControlWords {
         tokens: device.pinned(words * slots)?,

@@ -1,4 +1,4 @@
-//! A child process that uses a device, so that a fault, hang or kill does not end the parent. The
+//! A child process that uses a device. If it faults, hangs or is killed, the parent continues. The
 //! parent sends requests and reads answers.
 
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct Process<ChildResponse> {
     said: Arc<Mutex<Vec<u8>>>,
 }
 
-/// The most bytes that are kept of a child's standard error.
+/// Maximum bytes of a child's standard error that are stored.
 const SAID: usize = 4096;
 
 impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
@@ -27,15 +27,14 @@ impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
     /// The program cannot be started, as text.
     pub fn start(mut command: Command) -> Result<Process<ChildResponse>, String> {
         let name = format!("{command:?}");
-        let fail = |why: String| {
-            format!("the process that uses the device cannot be started ({name}): {why}")
-        };
+        let fail =
+            |why: String| format!("cannot start the process that uses the device ({name}): {why}");
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.spawn().map_err(|e| fail(e.to_string()))?;
         let (Some(questions), Some(output), Some(mut errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(fail("no pipes".to_owned()));
+            return Err(fail("it has no pipes".to_owned()));
         };
         let (send, answers) = channel();
         std::thread::spawn(move || {
@@ -78,7 +77,7 @@ impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
         patience: Duration,
     ) -> Result<ChildResponse, String> {
         let line = serde_json::to_string(ask).map_err(|e| e.to_string())? + "\n";
-        // If the child has ended, reading the answer reports how it ended.
+        // If the child has ended, reading the answer reports the reason.
         let sent = self.questions.write_all(line.as_bytes()).and_then(|()| self.questions.flush());
         match self.answers.recv_timeout(if sent.is_ok() {
             patience
@@ -86,16 +85,17 @@ impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
             Duration::from_secs(5)
         }) {
             Ok(answer) => answer,
-            Err(RecvTimeoutError::Timeout) => {
-                Err(format!("it said nothing for {} s and was ended", patience.as_secs_f64()))
-            }
+            Err(RecvTimeoutError::Timeout) => Err(format!(
+                "it did not answer within {} s and was stopped",
+                patience.as_secs_f64()
+            )),
             Err(RecvTimeoutError::Disconnected) => Err("it ended".to_owned()),
         }
     }
 
-    /// Ends the child. Returns how it ended, as text.
+    /// Ends the child. Returns the reason of its end, as text.
     pub fn end(mut self, why: &str) -> String {
-        // The child's own exit status is more informative than that of the kill.
+        // The child's own exit status has more information than the status after the kill.
         let status = match self.child.try_wait() {
             Ok(Some(status)) => Some(status),
             _ => {

@@ -20,7 +20,7 @@ pub struct CaseResult {
     pub failure: Option<String>,
 }
 
-/// The cases of a target whose names contain a filter, at every wave width. The list is the same in
+/// The cases of a target whose names contain a filter, at every wave width. The list is equal in
 /// every process.
 struct Cases {
     all: Vec<(u32, Case)>,
@@ -54,7 +54,7 @@ impl Cases {
 /// A request to a child.
 #[derive(Debug, Serialize, Deserialize)]
 enum ChildRequest {
-    /// Makes the cases and reports when done.
+    /// Creates the cases and reports when it is done.
     Begin,
     /// Runs the case at this index.
     Case(usize),
@@ -74,20 +74,20 @@ pub(super) enum ChildResponse {
     Lost(String),
 }
 
-/// The time limit for making the cases; the oracle computes all of them in f64.
+/// The time limit for creating the cases. The oracle computes all of them in f64.
 const START: Duration = Duration::from_secs(180);
-/// The time limit of a case, with its compilation if the child has no cache.
+/// The time limit of a case, including its compilation if the child has no cache.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs every case whose name contains `filter` at every wave width of the device. Missing kernels
 /// are compiled first. Cases run in child processes that `spawn` starts and that call [`serve`] on
-/// their standard input and output. A kernel that faults, hangs or kills its process is one failed
-/// case, and the next child continues after it. `progress` gets the number of finished cases and
-/// the total.
+/// their standard input and output. If a kernel faults, hangs or kills its process, this is one
+/// failed case, and the next child continues after it. `progress` gets the number of finished cases
+/// and the total.
 ///
 /// # Errors
-/// The cause as text: cases that cannot be made for this target, no case with that name, children
-/// that do not start. The failure of a case is in its verdict.
+/// The cause as text: the cases cannot be created for this target, no case has such a name, or
+/// children do not start. The failure of a case is in its verdict.
 pub fn run_all(
     engine: &Engine,
     target: &Target,
@@ -157,7 +157,7 @@ fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<ChildResponse>, String> 
     match process.exchange(&ChildRequest::Begin, START) {
         Ok(_) => Ok(process),
         Err(why) => Err(format!(
-            "the process that runs the cases ended before the first one: {}",
+            "the process that runs the cases ended before the first case: {}",
             process.end(&why)
         )),
     }
@@ -167,7 +167,7 @@ fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<ChildResponse>, String> 
 /// until the input ends or the device is lost.
 ///
 /// # Errors
-/// A broken pipe; cases that cannot be made.
+/// A broken pipe; the cases cannot be created.
 pub fn serve(
     engine: &Engine,
     device: &Device,
@@ -227,7 +227,7 @@ fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
 }
 
 /// Tests the vendor's matrix library with one product (AMD: rocBLAS). Returns the library and the
-/// sizes, or the failure. `None` if there is no library: kjit does not need it.
+/// sizes, or the failure. `None` if there is no library, because kjit does not need it.
 #[must_use]
 pub fn library(device: &Device) -> Option<Result<String, String>> {
     let blas = match device.blas() {
@@ -261,5 +261,5 @@ pub fn library(device: &Device) -> Option<Result<String, String>> {
     // Some of its kernels round intermediate sums to f16.
     let expect = Expect::Real { storage: Storage::F32, want, tolerance: HALF };
     let verdict = expect.check(&vec![0; bytes.len()], &bytes);
-    Some(verdict.map(|()| format!("{}: a product of {m} × {n} × {k} is right", blas.library())))
+    Some(verdict.map(|()| format!("{}: a product of {m} × {n} × {k} is correct", blas.library())))
 }

@@ -9,6 +9,6 @@ use std::sync::Arc;
 pub struct Source<'a> {
     /// The file.
     pub gguf: &'a Arc<Gguf>,
-    /// Sets the CPU up for such operations.
+    /// Prepares the CPU for such operations.
     pub host: OpenHostOps,
 }

@@ -1,8 +1,8 @@
-//! Host memory of streamed layers: the file's own pages, locked in place while the model is open
-//! (0.05 s per GB on an H200's host). If the system cannot lock them, they are copied into
-//! page-locked memory. If that fails as well, opening fails: copies from unlocked memory wait for
-//! the host and cannot be captured. Weights of host parts that are copied only for long prompts
-//! have no second copy in host memory.
+//! Host memory of streamed layers. It is the file's own pages, locked in place while the model is
+//! open (0.05 s per GB on an H200's host). If the system cannot lock them, they are copied into
+//! page-locked memory. If that also fails, opening fails: copies from unlocked memory wait for the
+//! host and cannot be captured. Weights of host parts that are copied only for long prompts have no
+//! second copy in host memory.
 
 use super::plan::{StreamedLayer, Streaming};
 use super::upload::{CHUNK, Pages};
@@ -51,7 +51,7 @@ pub(super) struct Staging {
     layers: HashMap<usize, Vec<(u64, CopyRange)>>,
     /// Whether layers that are copied only for prompts are included.
     pub prompts: bool,
-    /// The reason why there are copies instead of locked pages.
+    /// The reason why the bytes were copied instead of locked.
     pub remark: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Staging {
             Error::Pinned { asked, says, .. } => SessionError::Device(format!(
                 "no page-locked memory for streamed layers on {}: the file's pages cannot be \
                  locked ({why}), and {asked} of {bytes} bytes of new page-locked memory were \
-                 refused ({says}); a larger --memory streams less",
+                 refused ({says}): use a larger --memory to stream less",
                 device.label()
             )),
             other => other.into(),
@@ -86,7 +86,7 @@ impl Staging {
              copied into page-locked memory{}",
             device.label(),
             bytes >> 20,
-            if prompts { "" } else { ", and the CPU computes its host parts of prompts, too" }
+            if prompts { "" } else { ", and the CPU also computes its host parts for prompts" }
         );
         Ok(Staging { layers, prompts, remark: Some(remark) })
     }
@@ -113,7 +113,7 @@ impl Staging {
     }
 }
 
-/// The most bytes locked for a test.
+/// Maximum bytes that are locked for a test.
 const TRIED: usize = 1 << 20;
 
 /// Tries to lock the first pages around a matrix. Returns the error, or `None` if locking works.

@@ -31,7 +31,7 @@ pub struct Streamed {
     pub layers: usize,
     /// Layers of the model.
     pub of: usize,
-    /// Layers with a part on the CPU; that part is copied only for long prompts.
+    /// Layers with a part on the CPU. That part is copied only for long prompts.
     pub apart: usize,
     /// Bytes copied in each step.
     pub bytes: u64,
@@ -40,7 +40,7 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// The most steps per second that the copies allow, as tokens per second of one sequence.
+    /// Maximum steps per second that the copies allow. For one sequence this is tokens per second.
     pub fn most(&self) -> f64 {
         self.rate / self.bytes.max(1) as f64
     }
@@ -50,14 +50,14 @@ impl std::fmt::Display for Streamed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Streamed { layers, of, apart, rate, .. } = self;
         let theirs = if *apart > 0 {
-            format!(", of {apart} the CPU computes a part")
+            format!(", the CPU computes a part of {apart}")
         } else {
             String::new()
         };
         write!(
             f,
-            "{} of {of} layers stay on the card, {layers} are streamed{theirs}: at most {:.1} \
-             tok/s by the measured copy rate of {:.1} GB/s",
+            "{} of {of} layers stay on the GPU, {layers} are streamed{theirs}: at most {:.1} tok/s \
+             at the measured copy rate of {:.1} GB/s",
             of - layers - apart,
             self.most(),
             rate / 1e9

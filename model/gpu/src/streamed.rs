@@ -1,14 +1,14 @@
 //! Streamed layers on a device: a copy stream fills the staging ring while the compute stream reads
 //! it.
 //!
-//! Two events of each slot order the streams. *there* is recorded after a layer's copies; the
-//! launches that read the layer wait for it. *free* is recorded after the last of these launches;
-//! the next copy into the slot waits for it. Everything else is fixed: each matrix has one address,
-//! and launches are the same as for a resident model. So a step is captured with its copies as
+//! Two events of each slot order the streams. *there* is recorded after a layer's copies, and the
+//! launches that read the layer wait for it. *free* is recorded after the last of these launches,
+//! and the next copy into the slot waits for it. Everything else is fixed: each matrix has one
+//! address, and the launches are as for a resident model. So a step is captured with its copies as
 //! graph nodes, and replayed by one call.
 //!
 //! Launches that may start early (`dependent`) prefetch weights before they wait. The first launch
-//! that reads a layer is never such a launch, and later launches start after it.
+//! that reads a layer is never of this kind, and later launches start after it.
 
 use super::launch;
 use super::plan::{JobId, Launch, LayerLaunches, Plan, SLOTS, StreamedLayer};
@@ -25,7 +25,7 @@ use kjit_kernels::repack::{RepackArgs, RepackSpec};
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// The fewest bytes copied to measure the rate.
+/// Minimum bytes that are copied to measure the rate.
 const ENOUGH: u64 = 256 << 20;
 
 /// Launches a repack kernel.
@@ -88,7 +88,7 @@ pub(super) struct StagingRing {
     laid: DeviceBuffer<u8>,
     layers: Vec<Layer>,
     repackers: HashMap<JobId, Repacker>,
-    /// The sources of copies, which must outlive them.
+    /// The sources of copies. They must outlive the copies.
     stock: Staging,
     /// Fills slots with NaN before each copy, for tests.
     poison: Cell<bool>,
@@ -121,7 +121,8 @@ impl StagingRing {
         let Some(plan) = &plan.streaming else { return Ok(None) };
         let device = copies.device().clone();
         let size = |n: u64| {
-            usize::try_from(n).map_err(|_| Error::Buffer(format!("{n} bytes cannot be addressed")))
+            usize::try_from(n)
+                .map_err(|_| Error::Buffer(format!("{n} bytes are too large to address")))
         };
         let slot = || {
             let all = arena.buffer(size(plan.slot)?)?;
@@ -182,13 +183,13 @@ impl StagingRing {
         &self.copies
     }
 
-    /// Fills slots with NaN before each copy (tests detect reads before a copy).
+    /// Fills slots with NaN before each copy, so that tests detect reads before a copy.
     pub fn poison(&self, on: bool) {
         self.poison.set(on);
     }
 
-    /// Measures the bytes per second of copies, after all sources were locked and the slots were
-    /// written once: the best of two rounds.
+    /// Measures the bytes per second of copies: the best of two rounds. Before that, all sources
+    /// are locked and the slots are written once.
     fn rate(&self) -> Result<f64> {
         let device = self.copies.device();
         let mut best = 0.0f64;
@@ -218,9 +219,9 @@ impl StagingRing {
     }
 
     /// Enqueues launches in `compute`, and the copies of their layers in the copy stream. `launch`
-    /// adds one; its second argument tells whether it must wait for all earlier work. `pause` is
-    /// called before the launch with that index and returns whether the host waited there; copies
-    /// continue meanwhile while slots are free.
+    /// adds one launch; its second argument is true if the launch must wait for all earlier work.
+    /// `pause` is called before the launch with that index, and returns whether the host waited
+    /// there. Copies continue meanwhile while slots are free.
     pub fn issue(
         &self,
         stretches: &[LayerLaunches],
@@ -247,7 +248,7 @@ impl StagingRing {
             busy: [None; SLOTS],
             used: [false; SLOTS],
         };
-        // Copies come after all earlier work, which may read the slots.
+        // Copies come after all earlier work, because it may read the slots.
         compute.record(&self.begun)?;
         self.copies.wait(&self.begun)?;
         pass.copy_ahead(&mut seen)?;
@@ -307,7 +308,7 @@ fn pieces(
 ) -> Result<Vec<(CopyRange, DeviceBuffer<u8>)>> {
     let place = |(at, piece): (u64, CopyRange)| {
         let at = usize::try_from(at)
-            .map_err(|_| Error::Buffer("a slot cannot be addressed".to_owned()))?;
+            .map_err(|_| Error::Buffer("a slot is too large to address".to_owned()))?;
         Ok((piece.clone(), slot.slice(at..at + piece.len())?))
     };
     stock.pieces(layer)?.into_iter().map(place).collect()
@@ -320,7 +321,7 @@ struct LayerPass<'a> {
     compute: &'a Stream,
     /// Index of the range whose layer is copied next.
     next: usize,
-    /// The range that each slot's layer is for, until the slot is free.
+    /// The range of each slot's layer, until the slot is free.
     busy: [Option<usize>; SLOTS],
     /// Whether the slot's *free* event was recorded in this pass.
     used: [bool; SLOTS],
@@ -358,7 +359,7 @@ impl LayerPass<'_> {
         Ok(())
     }
 
-    /// Called before the launches of a range: waits for its layer, and repacks it if needed.
+    /// Called before the launches of a range. Waits for its layer, and repacks the layer if needed.
     fn arrive(&mut self, stretch: usize, seen: &mut Option<PassTimestamps>) -> Result<()> {
         let ring = self.ring;
         let Some(layer) = self.layer(stretch) else { return Ok(()) };

@@ -1,9 +1,9 @@
-//! The trial of forms: at the first start of a model on a device, a token is timed as separate
-//! launches, as a captured graph, and as one launch. The fastest is used, and kept in the cache by
-//! device, driver and plan, so later starts read it.
+//! The trial of forms. At the first start of a model on a device, a token is timed as separate
+//! launches, as a captured graph, and as one launch. The fastest form is used, and stored in the
+//! cache by device, driver and plan, so that later starts read it.
 //!
-//! One launch is also compared with the others' logits. A process that ends in it leaves a mark:
-//! the next start does without it.
+//! The logits of one launch are also compared with the logits of the other forms. If the process
+//! ends during one launch, a mark stays in the cache, and the next start does not use one launch.
 
 use super::plan::Plan;
 use super::{Form, GpuRunner};
@@ -11,15 +11,15 @@ use kjit_engine::{Device, Digest, Engine};
 use kjit_exec::{OpenOptions, Persistence, SessionError};
 use std::time::Duration;
 
-/// The time of a form's measurement.
+/// The time of one form's measurement.
 const EACH: Duration = Duration::from_millis(100);
-/// Another form than a graph must be faster by this factor: it is what runs best known.
+/// A form other than a graph must be faster by this factor, because graphs are tested best.
 const CLEAR: f64 = 0.98;
-/// The largest difference of logits, relative to their norm. Products are divided among threads in
-/// other ways, and rounding to f16 makes differences of 1e-3 of that.
+/// The largest difference of logits, relative to their norm. Products are divided among threads
+/// differently, and rounding to f16 causes differences of 1e-3 of the norm.
 const NEAR: f64 = 2e-2;
-/// The record of a trial that has begun.
-const BEGUN: &str = "begun";
+/// The record of a trial that has started.
+const STARTED: &str = "begun";
 
 /// The trial of a model that is being opened.
 pub(super) struct Trial {
@@ -39,7 +39,7 @@ pub fn trial_plan(plan: &Plan) -> String {
 }
 
 impl Trial {
-    /// The trial of a plan; `None` if the form is given or cannot be chosen.
+    /// The trial of a plan. `None` if the form is set by an option, or if there is no choice.
     pub fn of(
         engine: &Engine,
         device: &Device,
@@ -60,7 +60,8 @@ impl Trial {
         Some(Trial { plan, known })
     }
 
-    /// Whether the model needs its persistent kernel: nothing is known yet, or it was the fastest.
+    /// Whether the model needs its persistent kernel: there is no record yet, or this form was the
+    /// fastest.
     pub fn wants_one_launch(&self) -> bool {
         match &self.known {
             None => true,
@@ -68,7 +69,7 @@ impl Trial {
         }
     }
 
-    /// Uses the known form, or runs the trial and keeps its result.
+    /// Uses the known form, or runs the trial and stores its result.
     pub fn settle(
         self,
         engine: &Engine,
@@ -83,12 +84,13 @@ impl Trial {
         }
         let one = runner.has_form(Form::OneLaunch);
         if one {
-            engine.keep_launch_form(device.info(), &self.plan, BEGUN);
+            engine.keep_launch_form(device.info(), &self.plan, STARTED);
         }
         let (form, seconds, wrong) = tried(runner)?;
         runner.set_form(form)?;
         runner.keep_form();
-        // Without its kernel, which is still being compiled, one launch is tried at the next start.
+        // If the kernel of one launch is still being compiled, that form is tried at the next
+        // start.
         if one || !runner.compiles_one_launch() {
             let times: String =
                 seconds.iter().map(|(f, s)| format!(" {}={s:.3e}", f.name())).collect();
@@ -99,14 +101,14 @@ impl Trial {
     }
 }
 
-/// The form of a record. A trial that did not end gives none: a graph is used.
+/// The form of a record. A trial that did not end gives no form, and a graph is used.
 fn first(record: &str) -> Option<Form> {
     Form::by_name(record.split(' ').next()?)
 }
 
 type Tried = (Form, Vec<(Form, f64)>, Option<String>);
 
-/// The fastest form, the seconds of each, and what was wrong.
+/// The fastest form, the seconds of each form, and the fault of one launch, if any.
 fn tried(runner: &mut GpuRunner) -> Result<Tried, SessionError> {
     let (mut seconds, mut wrong) = (vec![], None);
     let usual = if runner.has_form(Form::Graph) { Form::Graph } else { Form::Launches };
@@ -120,7 +122,7 @@ fn tried(runner: &mut GpuRunner) -> Result<Tried, SessionError> {
             let off = runner.trial_logits().map(|got| off(&got, &want));
             match off {
                 Ok(off) if off <= NEAR => {}
-                // A wait that timed out, or other numbers. A lost device fails everything later.
+                // A wait timed out, or the logits are wrong. After a lost device everything fails.
                 Ok(off) => wrong = Some(format!("its logits are off by {off:.1e}")),
                 Err(error) if runner.opened().memory().is_err() => return Err(error),
                 Err(error) => wrong = Some(error.to_string()),
@@ -133,12 +135,12 @@ fn tried(runner: &mut GpuRunner) -> Result<Tried, SessionError> {
     }
     let label = runner.device().label();
     let wrong = wrong.map(|why| {
-        format!("a token in one launch computes wrongly on {label} ({why}): it is not used")
+        format!("one launch per token gives wrong results on {label} ({why}), so it is not used")
     });
     Ok((fastest(usual, &seconds), seconds, wrong))
 }
 
-/// The fastest form. The usual one stays unless another is clearly faster.
+/// The fastest form. The usual form stays unless another form is clearly faster.
 fn fastest(usual: Form, seconds: &[(Form, f64)]) -> Form {
     let of = |form| seconds.iter().find(|(f, _)| *f == form).map_or(f64::INFINITY, |(_, s)| *s);
     let others = seconds.iter().filter(|(form, _)| *form != usual);
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_form_stays_unless_another_is_clearly_faster() {
+    fn usual_form_stays_unless_another_is_clearly_faster() {
         let of = |l: f64, g: f64, o: f64| {
             fastest(Form::Graph, &[(Form::Launches, l), (Form::Graph, g), (Form::OneLaunch, o)])
         };
@@ -173,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_is_written_and_an_unfinished_one_is_no_form() {
+    fn record_round_trips_and_unfinished_record_gives_no_form() {
         assert_eq!(first("one_launch graph=1.0e-3 one_launch=8.0e-4"), Some(Form::OneLaunch));
-        assert_eq!(first(BEGUN), None);
+        assert_eq!(first(STARTED), None);
         assert_eq!(first(""), None);
     }
 
     #[test]
-    fn logits_that_are_no_numbers_are_infinitely_off() {
+    fn non_finite_logits_have_infinite_distance() {
         assert_eq!(off(&[1.0, 2.0], &[1.0, 2.0]), 0.0);
         assert!((off(&[1.1, 0.0], &[1.0, 0.0]) - 0.1).abs() < 1e-6);
         for got in [&[f32::NAN, 2.0][..], &[1.0], &[f32::INFINITY, 2.0]] {

@@ -3,11 +3,11 @@
 //!
 //! The file's pages are locked in place, one chunk at a time, so that the device reads them
 //! directly. (For 2 GiB on an H200's host, locking takes 0.1 s and a copy to new page-locked memory
-//! 0.9 s.) If the system cannot lock them, bytes are copied through two page-locked staging slots.
-//! If these fail as well, they are copied from unlocked memory. Matrices with another layout on the
-//! device are copied into a slot there, and a `repack` kernel converts them piece by piece in
-//! stream order. Besides the weights an upload needs 64 MiB. An integrated GPU reads the host's
-//! slot directly, without a copy.
+//! 0.9 s.) If the system cannot lock the pages, bytes are copied through two page-locked staging
+//! slots. If these also fail, bytes are copied from unlocked memory. Matrices with a different
+//! layout on the device are copied into a slot there, and a `repack` kernel converts them piece by
+//! piece in stream order. In addition to the weights, an upload needs 64 MiB. An integrated GPU
+//! reads the host's slot directly, without a copy.
 
 use super::plan::PlanError;
 use kjit_engine::{Device, DeviceBuffer, Error, HostMap, PinnedBuffer, Result, Stream};
@@ -49,7 +49,7 @@ enum UploadPath {
     Locked(VecDeque<(usize, usize, HostMap)>),
     /// Two staging slots, used in alternation.
     Staged([PinnedBuffer<u8>; 2]),
-    /// Unlocked memory; the host waits for each copy.
+    /// Unlocked memory. The host waits for each copy.
     Plain,
 }
 
@@ -61,7 +61,7 @@ pub struct Uploader {
     way: UploadPath,
     /// Device memory for pieces that are repacked.
     slot: DeviceBuffer<u8>,
-    /// The most bytes of such a piece.
+    /// Maximum bytes of such a piece.
     piece: usize,
     /// On an integrated GPU: host slots from which pieces are repacked without a copy.
     shared: Option<[PinnedBuffer<u8>; 2]>,
@@ -81,7 +81,7 @@ pub struct Matrix<'a> {
     pub bytes: usize,
     /// Bytes of a row in the file.
     pub raw_row: usize,
-    /// Bytes from one row to the next in the file; larger than a row for slices of rows.
+    /// Bytes from one row to the next in the file. They are more than a row for slices of rows.
     pub stride: usize,
     /// Bytes of a row on the device.
     pub row: usize,
@@ -90,11 +90,11 @@ pub struct Matrix<'a> {
 }
 
 impl Uploader {
-    /// An uploader that copies in `stream` and uses up to `piece` bytes of device memory besides
-    /// the weights.
+    /// An uploader that copies in `stream` and uses up to `piece` bytes of device memory in
+    /// addition to the weights.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if memory does not suffice for the slot.
+    /// [`Error::OutOfMemory`] if there is not enough memory for the slot.
     pub fn new(stream: &Stream, gguf: Arc<Gguf>, piece: usize) -> Result<Uploader> {
         let device = stream.device().clone();
         let shared = if device.info().integrated { slots(&device)? } else { None };
@@ -137,12 +137,13 @@ impl Uploader {
         if rows * m.raw_row != bytes || rows * m.row != m.to.len() {
             let (row, room) = (m.raw_row, m.to.len());
             return Err(Error::Buffer(format!(
-                "tensor '{}' has {bytes} bytes in rows of {row}, but its buffer on the device has \
-                 {room}",
+                "tensor '{}' has {bytes} bytes in rows of {row}, but its device buffer has {room} \
+                 bytes",
                 m.name
             )));
         }
-        // On an integrated GPU a row larger than a slot goes through a buffer of its own size.
+        // On an integrated GPU, a row that is larger than a slot is copied through a buffer of its
+        // own size.
         let step = match repack {
             None if m.stride == m.raw_row => rows,
             _ => (self.piece / m.raw_row.max(1)).max(1),
@@ -175,7 +176,8 @@ impl Uploader {
                     repack(&self.stream, &slot, &place, count)?;
                 }
                 Some(repack) => {
-                    // A single row larger than a slot: models do not have one, but a file may.
+                    // A single row is larger than a slot. Models do not have such rows, but a file
+                    // may.
                     let slot = match from.len() <= self.slot.len() {
                         true => self.slot.slice(..from.len())?,
                         false => self.device.buffer(from.len())?,
@@ -211,7 +213,7 @@ impl Uploader {
     }
 
     /// Copies a range of a part into one of the shared slots, and returns its device address. The
-    /// slot is in use until the kernel that reads it is done.
+    /// slot is in use until the kernel that reads it has ended.
     fn filled(&mut self, part: usize, range: Range<usize>) -> Result<DeviceBuffer<u8>> {
         let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
         let none = || Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"));
@@ -306,7 +308,7 @@ impl Uploader {
     }
 }
 
-/// Two page-locked slots; `None` if the system has no such memory.
+/// Two page-locked slots. `None` if the system has no page-locked memory.
 fn slots(device: &Device) -> Result<Option<[PinnedBuffer<u8>; 2]>> {
     let two =
         device.pinned_for_writing(SLOT).and_then(|one| Ok([one, device.pinned_for_writing(SLOT)?]));

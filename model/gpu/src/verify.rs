@@ -1,17 +1,17 @@
-//! Verification (*proofs*) of kernels: before a code object is first used on a device, it runs
+//! Verification (*proofs*) of kernels. Before a code object is first used on a device, it runs
 //! there once, with its own sizes on a few rows of pseudo-random numbers, and the result is
-//! compared with the host's.
+//! compared with the host's result.
 //!
-//! Verdicts are cached by device, driver and build: if all are cached, no kernel is run at startup.
-//! A kernel with wrong results is reported, and the model is planned for the next variant of the
-//! device ([`ladder`]). A kernel is recorded before it runs, so a kernel that kills the process is
-//! known at the next start. By default only the kernels of AMD devices are verified
+//! Verdicts are cached by device, driver and build. If all verdicts are cached, no kernel is run at
+//! startup. A kernel with wrong results is reported, and the model is planned for the next variant
+//! of the device ([`ladder`]). A kernel is recorded before it runs, so the next start knows a
+//! kernel that killed the process. By default only the kernels of AMD devices are verified
 //! ([`Engine::proves`]).
 //!
 //! Several threads compute the host's results for all kernels of an opening, from rows that all
-//! matrices share ([`SharedData`]). One copy uploads the source data, and the device makes the
+//! matrices share ([`SharedData`]). One copy uploads the source data, and the device creates the
 //! initial contents of all buffers from it ([`Sources`]). Kernels run one after another in one
-//! allocation; the upload starts no further matrix meanwhile ([`Proofs::give_way`]).
+//! allocation. Meanwhile the upload starts no further matrix ([`Proofs::give_way`]).
 
 use super::measure::{LoadedCase, Sources};
 use super::plan::Job;
@@ -30,9 +30,9 @@ use std::time::Instant;
 
 /// The seed of the input numbers.
 const SEED: u64 = 0x6b6a_6974;
-/// Tolerances are those of the kernels' cases times this factor. Verification looks for
-/// instructions that compute something else (errors of a tenth or more), and must not reject a
-/// correct kernel. Over the sizes of all models some results are slightly outside the cases'
+/// Tolerances are the tolerances of the kernels' cases times this factor. Verification detects
+/// instructions that compute a different operation (errors of a tenth or more), and must not reject
+/// a correct kernel. Over the sizes of all models, some results are slightly outside the cases'
 /// tolerances (1.1e-4 of the norm, with 1e-4 allowed).
 pub(super) const BOUNDS: f64 = 16.0;
 /// The most threads that make cases: a model has a few dozen cases.
@@ -48,11 +48,11 @@ pub struct VerifyStatistics {
     pub known: usize,
     /// Seconds during which any thread was verifying.
     pub seconds: f64,
-    /// Parts of these, summed over loading threads: the host's cases, upload of sources, and the
-    /// runs.
+    /// Parts of this time, summed over loading threads: the host's cases, the upload of sources,
+    /// and the runs.
     pub parts: [f64; 3],
-    /// Parts of the runs: preparing inputs, the kernels, reading back, comparing. The rest is
-    /// recording kernels before they run.
+    /// Parts of the runs: preparing inputs, the kernels, reading back, comparing. The rest is the
+    /// recording of kernels before they run.
     pub runs: [f64; 4],
     /// Seconds of the longest run.
     pub longest: f64,
@@ -63,11 +63,11 @@ pub(super) struct Proofs<'e> {
     engine: &'e Engine,
     device: &'e Device,
     target: &'e Target,
-    /// Bytes of device memory for verification, besides the model's memory.
+    /// Bytes of device memory for verification, in addition to the model's memory.
     room: u64,
     /// Rows that all cases share.
     few: Arc<SharedData>,
-    /// `None` if kernels are not verified. Runs are serial, because one kernel at a time is
+    /// `None` if kernels are not verified. Runs are serial, because only one kernel at a time is
     /// recorded as running.
     state: Option<Mutex<VerifyState>>,
     clock: Clock,
@@ -111,13 +111,13 @@ enum VerifyResult {
     Wrong(String),
 }
 
-/// A kernel's case, or the reason why it cannot be made.
+/// A kernel's case, or the reason why it cannot be created.
 type PreparedCase = Result<Case, String>;
 
 /// The variants of a device that are tried, best first:
 ///
 /// - unchanged;
-/// - without knowledge of its compiler;
+/// - without the known properties of its compiler;
 /// - with its other wave width;
 /// - without its matrix unit;
 /// - without its byte dot product;
@@ -170,12 +170,12 @@ impl<'e> Proofs<'e> {
         Proofs { engine, device, target, room, few: Arc::default(), state, clock: Clock::default() }
     }
 
-    /// Loads compiled jobs and verifies kernels without a verdict. Returns the kernels and warnings
-    /// about kernels that could not be verified.
+    /// Loads compiled jobs and verifies kernels without a verdict. Returns the kernels, and
+    /// warnings about kernels that could not be verified.
     ///
     /// # Errors
     /// [`SessionError::Wrong`] for the first kernel with wrong results; the rest of this variant is
-    /// skipped. A kernel that does not compile or load; a lost device.
+    /// skipped. Also a kernel that does not compile or load, and a lost device.
     pub(super) fn load(
         &self,
         jobs: &[&Job],
@@ -191,7 +191,7 @@ impl<'e> Proofs<'e> {
         Ok((loaded.into_iter().map(|(_, _, kernel)| kernel).collect(), remarks))
     }
 
-    /// Waits while another thread verifies kernels: on an H200 even short runs took as long as the
+    /// Waits while another thread verifies kernels. On an H200, even short runs took as long as the
     /// upload if both ran at the same time.
     pub(super) fn give_way(&self) {
         let mut now = self.clock.lock();
@@ -200,8 +200,8 @@ impl<'e> Proofs<'e> {
         }
     }
 
-    /// Saves the verdicts now: the upload may take minutes, and they must not be lost if the
-    /// process ends during it.
+    /// Saves the verdicts now. The upload may take minutes, and the verdicts must not be lost if
+    /// the process ends during it.
     pub(super) fn keep(&self) {
         if let Some(mut state) = self.lock() {
             let _ticking = VerifyTimer::of(&self.clock);
@@ -277,7 +277,7 @@ impl<'e> Proofs<'e> {
             (1..cores.min(THREADS).min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
             work();
         });
-        let none = || Err("its test case was not made".to_owned());
+        let none = || Err("its test case was not created".to_owned());
         let made =
             slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
         made.map(|made| made.unwrap_or_else(none)).collect()
@@ -336,7 +336,7 @@ impl<'e> Proofs<'e> {
     }
 
     fn wrong(&self, job: &Job, why: &str) -> String {
-        format!("{} computes wrongly on {}: {why}", job.spec, self.device.label())
+        format!("{} gives wrong results on {}: {why}", job.spec, self.device.label())
     }
 
     fn case(&self, job: &Job) -> PreparedCase {

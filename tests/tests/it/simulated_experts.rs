@@ -126,7 +126,7 @@ fn prompt_experts_copied_to_simulated_gfx90a_are_bit_identical() {
         let [(one, takes), (most, longest)] = copied.computed.unwrap();
         assert!(one == 1 && most >= 1 && takes > 0.0 && longest > 0.0, "{copied:?}");
         let said =
-            format!("prompts of {} tokens and more have them copied to the card", copied.from);
+            format!("for prompts of {} tokens or more they are copied to the GPU", copied.from);
         assert!(gpu.remarks().iter().any(|line| line.contains(&said)), "{:?}", gpu.remarks());
         let total = gpu.plan().memory.total();
         drop(session);
@@ -137,7 +137,7 @@ fn prompt_experts_copied_to_simulated_gfx90a_are_bit_identical() {
         let gpu = session.gpu().unwrap();
         assert!(gpu.copied().is_none() && gpu.plan().memory.total() < total);
         assert!(
-            gpu.remarks().iter().any(|line| line.contains("MiB of the card")),
+            gpu.remarks().iter().any(|line| line.contains("MiB of GPU memory")),
             "{:?}",
             gpu.remarks()
         );

@@ -213,7 +213,7 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         let line = said(&session);
         assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
         let why =
-            "the part that does not fit on the card is copied: the rates of the CPU and of copies \
+            "layers that do not fit on the GPU are streamed: the rates of the CPU and of copies \
              cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
@@ -233,7 +233,7 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         all.engine = Engine::new(config("none"));
         let mut session = all.open(&with).unwrap();
         let line = said(&session);
-        let why = "the part that does not fit on the card is copied: a host part needs one more \
+        let why = "layers that do not fit on the GPU are streamed: a host part needs one more \
             kernel: kernel '";
         assert!(pauses(&session) == 0 && line.starts_with(why), "{line}");
         assert!(line.contains("kjit warm --memory SIZE") && !line.contains('\n'), "{line}");
@@ -251,7 +251,7 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         // With these kernels in the cache the rates are measured. Their result does not matter.
         warm(&HostFfnGraph::of(&all.graph, 99).unwrap().graph);
         all.engine = Engine::new(config("none"));
-        assert!(!said(&all.open(&with).unwrap()).contains("is copied: "));
+        assert!(!said(&all.open(&with).unwrap()).contains("are streamed: "));
         assert_eq!(Simulated::here().fault(0), "");
     });
 }
@@ -286,8 +286,8 @@ fn unlockable_pages_do_not_duplicate_cpu_parts() {
         let said = gpu.remarks().join("; ");
         assert!(
             said.contains(
-                "copied into page-locked memory, and the CPU computes its host parts of prompts, \
-                 too"
+                "copied into page-locked memory, and the CPU also computes its host parts for \
+                 prompts"
             ),
             "{said}"
         );

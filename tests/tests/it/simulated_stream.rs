@@ -216,7 +216,7 @@ fn unlockable_pages_are_copied_and_refused_memory_is_reported() {
             "{error}"
         );
         assert!(
-            error.contains("a larger --memory streams less") && !error.contains('\n'),
+            error.contains("use a larger --memory to stream less") && !error.contains('\n'),
             "{error}"
         );
     });
@@ -264,7 +264,7 @@ fn memory_budget_is_respected_and_minimum_is_named() {
         let named = error
             .split("--memory ")
             .nth(2)
-            .and_then(|t| t.split("MiB would do").next())
+            .and_then(|t| t.split("MiB is enough").next())
             .unwrap_or_default();
         assert!(named.parse::<u64>().is_ok_and(|mib| refused(mib << 20).is_none()), "{error}");
         // With pages the error contains the memory for pages. If not even one context fits, it

@@ -257,13 +257,13 @@ fn missing_memory_error_names_the_helpful_flag() {
     let line = said.lines().find(|l| l.starts_with("error")).unwrap_or_default().to_owned();
     let context =
         line.split("; -c ").nth(1).and_then(|l| l.split(' ').next()).unwrap_or_default().to_owned();
-    assert!(!fits && line.contains("would fit"), "{said}");
+    assert!(!fits && line.contains(" fits"), "{said}");
     let (fits, said) = ask(&context);
     assert!(fits, "-c {context} was said to fit: {said}");
     // The allocation is refused, although the memory should be enough.
     for refused in ["hipMalloc:1:2", "hipMalloc:*:2"] {
         let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
-        let helps = ["a smaller -c or --kv-type q8_0", "streams layers and takes less of them"];
+        let helps = ["a smaller -c or --kv-type q8_0", "MiB to stream layers"];
         assert!(
             line.contains("MiB") && helps.iter().any(|flag| line.contains(flag)),
             "{refused}: {line}"
@@ -289,11 +289,9 @@ fn kernel_faulting_in_verification_is_skipped() {
             output = run_with(&machine, "rocm:0", &set);
         }
         let said = right(&output);
-        assert!(said.contains("computes wrongly on rocm:0"), "{faults}: {said}");
-        assert!(said.contains("it goes on as gfx1100:wave64"), "{faults}: {said}");
+        assert!(said.contains("gives wrong results on rocm:0"), "{faults}: {said}");
+        assert!(said.contains("trying gfx1100:wave64"), "{faults}: {said}");
         // The result was stored.
-        assert!(
-            right(&run_with(&machine, "rocm:0", &set)).contains("it goes on as gfx1100:wave64")
-        );
+        assert!(right(&run_with(&machine, "rocm:0", &set)).contains("trying gfx1100:wave64"));
     }
 }

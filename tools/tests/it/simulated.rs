@@ -155,7 +155,7 @@ fn run_with_partial_memory_matches_inspect_and_full_run() {
             (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         assert!(output.status.success(), "{said}");
         let line = format!(
-            "{} of 30 layers stay on the card, {streamed} are streamed: at most ",
+            "{} of 30 layers stay on the GPU, {streamed} are streamed: at most ",
             30 - streamed
         );
         assert!(said.contains(&line), "{said}");

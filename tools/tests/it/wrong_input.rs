@@ -314,7 +314,7 @@ fn empty_or_oversized_benchmark_is_refused() {
 fn folder_without_bundle_is_refused_once() {
     let dir = tempfile::tempdir().unwrap();
     let line = error_line(kjit().args(["doctor", "--bundle"]).arg(dir.path()), 1);
-    assert!(line.contains("no proof bundle"), "{line}");
+    assert!(line.contains("not a proof bundle"), "{line}");
     let target = dir.path().join("none");
     let export = ["--arch", "gfx1100", "--filter", "no such kernel"];
     let line = error_line(kjit().args(["doctor", "--export"]).arg(&target).args(export), 1);

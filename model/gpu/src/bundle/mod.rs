@@ -1,5 +1,5 @@
-//! Proof bundles: the kernels' cases for an architecture as files, for users who have the card or
-//! an emulator but not kjit.
+//! Proof bundles: the kernels' cases for an architecture as files, for users who have the GPU or an
+//! emulator but do not have kjit.
 //!
 //! A bundle is a folder:
 //!
@@ -48,20 +48,21 @@ pub enum BundleError {
         source: std::io::Error,
     },
     /// The target folder is not empty.
-    #[error("{}: the folder is not empty; give a new or empty one", .0.display())]
+    #[error("{}: the folder is not empty: use a new or empty folder", .0.display())]
     NotEmpty(PathBuf),
     /// The folder is not a bundle.
-    #[error("{}: no proof bundle: it has no {SUMS}; kjit doctor --export DIR --arch A makes one", .0.display())]
+    #[error("{}: not a proof bundle ({SUMS} is missing): create one with kjit doctor --export DIR \
+        --arch A", .0.display())]
     NoBundle(PathBuf),
-    /// The content was changed after writing. No kernel of it is run.
-    #[error("{}: {why}; get the bundle again", path.display())]
+    /// The content was changed after writing. None of its kernels is run.
+    #[error("{}: {why}: download the bundle again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
         /// The location and the difference.
         why: String,
     },
-    /// The bundle is intact, but this build does not support it.
+    /// The bundle is intact, but this build does not support its format.
     #[error("{}: {why}", path.display())]
     Foreign {
         /// The file.
@@ -70,7 +71,10 @@ pub enum BundleError {
         why: String,
     },
     /// The bundle is for another architecture.
-    #[error("the bundle is for {bundle}, {label} is a {device}: export one with --arch {device}")]
+    #[error(
+        "the bundle is for {bundle}, but {label} is a {device}: export a bundle with --arch \
+         {device}"
+    )]
     Arch {
         /// Architecture of the bundle.
         bundle: String,
@@ -87,7 +91,7 @@ pub enum BundleError {
         /// The mismatch.
         why: String,
     },
-    /// No case is left to export.
+    /// No case matches the filter.
     #[error("no case's name contains '{0}'")]
     NoCase(String),
     /// Cases cannot be made for the target.

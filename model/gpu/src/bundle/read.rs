@@ -13,9 +13,9 @@ use std::collections::hash_map::Entry as Slotted;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a file; a whole bundle is below [`super::LIMIT`].
+/// Maximum bytes of a file. A whole bundle is smaller than [`super::LIMIT`].
 const MOST_BYTES: u64 = 64 << 20;
-/// The most bytes of a buffer; filled buffers take no space in the bundle.
+/// Maximum bytes of a buffer. Filled buffers take no space in the bundle.
 const MOST_BUFFER: u64 = 1 << 30;
 
 /// A bundle whose files match their checksums.
@@ -29,8 +29,9 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads a bundle: checks every file's SHA-256, then the manifest against the files. Its maker
-    /// is trusted with the device, as with any program: checksums detect accidents, not attacks.
+    /// Reads a bundle: checks every file's SHA-256, then the manifest against the files. The author
+    /// of a bundle is trusted with the device, like the author of any program: checksums detect
+    /// accidents, not attacks.
     ///
     /// # Errors
     /// [`BundleError::Io`], [`BundleError::Damaged`], [`BundleError::Foreign`],
@@ -41,26 +42,26 @@ impl Bundle {
         let mut take = |name: &str| {
             files.remove(name).ok_or_else(|| BundleError::Damaged {
                 path: folder.join(SUMS),
-                why: format!("{name} is not listed"),
+                why: format!("{name} is not in the list of checksums"),
             })
         };
         take(README)?;
         take(CHECK)?;
         let (data, text) = (take(DATA)?, take(MANIFEST)?);
         let foreign = |why: String| BundleError::Foreign { path: path.clone(), why };
-        // Checks the version first: other fields may differ in another version.
+        // The version is checked first, because other fields may differ between versions.
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|e| foreign(e.to_string()))?;
         let (format, version) =
             (value.get("format"), value.get("version").and_then(serde_json::Value::as_u64));
         if format.and_then(|f| f.as_str()) != Some(FORMAT) {
-            return Err(foreign(format!("its format is not \"{FORMAT}\"")));
+            return Err(foreign(format!("the format is not \"{FORMAT}\"")));
         }
         if version != Some(u64::from(VERSION)) {
             let found = version.map_or("none".to_owned(), |v| v.to_string());
             return Err(foreign(format!(
-                "format version {found}, but this build reads {VERSION}: use the kjit that \
-                 wrote it"
+                "format version {found} is not supported, only {VERSION}: use the version of kjit \
+                 that wrote it"
             )));
         }
         let manifest: Manifest =
@@ -154,7 +155,7 @@ impl Bundle {
         let arg = |value: &Value| -> Result<Arg<'_>, String> {
             Ok(match value {
                 Value::Buffer(i) => {
-                    Arg::from(buffers.get(*i).ok_or("an argument names no buffer")?)
+                    Arg::from(buffers.get(*i).ok_or("an argument refers to a missing buffer")?)
                 }
                 Value::Null => Arg::Null,
                 Value::U32(v) => Arg::from(*v),
@@ -173,13 +174,17 @@ impl Bundle {
         Ok(())
     }
 
-    /// Turns a manifest entry into a launch, checked against the files.
+    /// Converts a manifest entry to a launch, and checks it against the files.
     fn launch(&self, entry: &Entry) -> Result<Launch, String> {
         if self.code.get(entry.code).is_none() {
-            return Err(format!("code object {} of {}", entry.code, self.code.len()));
+            return Err(format!(
+                "code object {} does not exist (the bundle has {})",
+                entry.code,
+                self.code.len()
+            ));
         }
         let block =
-            from_hex(&entry.arguments.hex).ok_or("its arguments are not hexadecimal bytes")?;
+            from_hex(&entry.arguments.hex).ok_or("the arguments are not hexadecimal bytes")?;
         let args = entry.arguments.slots.iter().enumerate();
         let args = args.map(|(i, slot)| {
             value(slot, &block, entry.buffers.len())
@@ -187,10 +192,10 @@ impl Bundle {
         });
         let mut expect = vec![];
         for b in &entry.buffers {
-            // Filled buffers are allocated when the case runs; here only their size is checked.
+            // Filled buffers are allocated when the case runs. Here only their size is checked.
             if b.bytes > MOST_BUFFER {
                 return Err(format!(
-                    "buffer {} of {} bytes, {MOST_BUFFER} at most",
+                    "buffer {} has {} bytes, more than the limit of {MOST_BUFFER}",
                     b.name, b.bytes
                 ));
             }
@@ -232,7 +237,7 @@ impl Bundle {
         match content {
             Content::At(at) => self.slice(*at, bytes).map(<[u8]>::to_vec),
             Content::Fill(byte) if bytes <= MOST_BUFFER => Ok(vec![*byte; bytes as usize]),
-            Content::Fill(_) => Err(format!("{bytes} bytes, {MOST_BUFFER} at most")),
+            Content::Fill(_) => Err(format!("{bytes} bytes, more than the limit of {MOST_BUFFER}")),
         }
     }
 
@@ -242,7 +247,7 @@ impl Bundle {
         start.zip(end).and_then(|(start, end)| self.data.get(start..end)).ok_or_else(|| {
             let path = self.folder.join(DATA);
             format!(
-                "{bytes} bytes from {at} on are not all in {} ({} bytes)",
+                "{bytes} bytes at offset {at} exceed {} ({} bytes)",
                 path.display(),
                 self.data.len()
             )
@@ -316,11 +321,11 @@ fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
         let bytes = read(&file)?;
         total = total.saturating_add(bytes.len() as u64);
         if total > MOST_BYTES {
-            return Err(damaged(&path, format!("more than {MOST_BYTES} bytes of files")));
+            return Err(damaged(&path, format!("the files have more than {MOST_BYTES} bytes")));
         }
         let found = Digest::of(&bytes);
         if found != digest {
-            return Err(damaged(&file, format!("its SHA-256 is {found}, not {digest}")));
+            return Err(damaged(&file, format!("its SHA-256 is {found}, expected {digest}")));
         }
         files.insert(name.to_owned(), bytes);
     }

@@ -10,7 +10,7 @@ use kjit_kernel_cases::{self as cases, Case, CaseArg, Expect};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// The most bytes of a bundle, so that it can be sent by mail.
+/// Maximum bytes of a bundle, so that it can be sent by mail.
 pub const LIMIT: u64 = 50_000_000;
 
 /// Options of [`export`].
@@ -20,8 +20,7 @@ pub struct ExportOptions {
     pub seed: u64,
     /// Only cases whose name contains this text; empty for all.
     pub filter: String,
-    /// The most bytes of the folder. The largest cases are omitted, and listed, until the rest
-    /// fits.
+    /// Maximum bytes of the folder. The largest cases are omitted and listed until the rest fits.
     pub limit: u64,
 }
 
@@ -39,12 +38,12 @@ pub struct Exported {
 }
 
 /// Compiles every case's kernel for `target` at each of its wave widths, and writes a bundle into
-/// `folder`, which is created if needed. No device is needed. `progress` gets the number of
+/// `folder`. The folder is created if needed. No device is needed. `progress` gets the number of
 /// finished code objects and the total.
 ///
 /// # Errors
-/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]. One kernel that does
-/// not compile fails the export.
+/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]. If one kernel does not
+/// compile, the export fails.
 pub fn export(
     engine: &Engine,
     target: &Target,
@@ -52,8 +51,8 @@ pub fn export(
     folder: &Path,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, BundleError> {
-    // Checked first, because compiling takes minutes. The folder is created later, when there is
-    // content.
+    // The folder is checked first, because compiling takes minutes. It is created later, when there
+    // is content.
     if std::fs::read_dir(folder).is_ok_and(|mut inside| inside.next().is_some()) {
         return Err(BundleError::NotEmpty(folder.to_path_buf()));
     }
@@ -62,7 +61,7 @@ pub fn export(
     let mut seen = HashSet::new();
     for &wave in target.waves() {
         for case in cases::all(target, wave, wish.seed)? {
-            // Some cases are the same at every width.
+            // Some cases are equal at every width.
             let name = format!("{} at wave {}", case.name, case.kernel.options.wave);
             if name.contains(&wish.filter) && seen.insert(name.clone()) {
                 all.push((name, case));
@@ -76,7 +75,7 @@ pub fn export(
     let codes = compile(engine, target, &all, progress)?;
     let always = ALWAYS.iter().map(|(_, content)| content.len() as u64).sum();
     let mut writer = Writer { limit: wish.limit, other: always, ..Writer::default() };
-    // Smallest first, so that the largest cases are omitted.
+    // The smallest cases come first, so that the largest cases are omitted.
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&i| all.get(i).map_or(0, |(_, case)| weight(case)));
     let mut taken: Vec<(usize, Entry)> = vec![];
@@ -92,7 +91,7 @@ pub fn export(
         version: VERSION,
         kjit: env!("CARGO_PKG_VERSION").to_owned(),
         kernel_abi: kjit_engine::KERNEL_ABI,
-        // Properties of the compiler do not matter to a card or an emulator.
+        // Properties of the compiler do not matter for a GPU or an emulator.
         arch: target.without_sound_copies().to_string(),
         seed: wish.seed,
         code: writer.listed,
@@ -146,7 +145,7 @@ const ALWAYS: [(&str, &[u8]); 3] = [
 #[derive(Default)]
 struct Writer {
     limit: u64,
-    /// Approximate bytes of all files but `data.bin`.
+    /// Approximate bytes of all files except `data.bin`.
     other: u64,
     data: Vec<u8>,
     /// Offsets in `data` by digest: cases of two wave widths have the same inputs.
@@ -170,14 +169,15 @@ impl Writer {
         let text = 2048 + 512 * case.args.len() as u64;
         let need = weight(case).saturating_add(code.bytes().len() as u64).saturating_add(text);
         if self.other.saturating_add(self.data.len() as u64).saturating_add(need) > self.limit {
-            let why = format!("it would make the bundle larger than {} bytes", self.limit);
+            let why = format!("the bundle would be larger than {} bytes", self.limit);
             self.left_out.push(SkippedCase { name: name.to_owned(), bytes: weight(case), why });
             return Ok(None);
         }
         let wrong = |why: String| BundleError::Case { case: name.to_owned(), why };
         let entry = case.kernel.entry;
         let found = code.kernels().iter().find(|k| k.name == entry);
-        let info = found.ok_or_else(|| wrong(format!("no kernel '{entry}' in its code")))?;
+        let info =
+            found.ok_or_else(|| wrong(format!("its code object has no kernel '{entry}'")))?;
         let arguments = arguments(case, info).map_err(wrong)?;
         let mut buffers = vec![];
         for arg in &case.args {
@@ -253,7 +253,7 @@ impl Writer {
     fn after(&mut self, expect: &Expect) -> ExpectedContent {
         match expect {
             Expect::Same => ExpectedContent::Unchanged,
-            // A bundle has no format for columns. No bundled case uses them.
+            // A bundle has no format for columns, and no bundled case uses columns.
             Expect::Anything | Expect::Columns { .. } => ExpectedContent::Anything,
             Expect::Bytes(want) => ExpectedContent::Exactly { content: self.content(want) },
             Expect::Real { storage, want, tolerance } => {
@@ -277,7 +277,7 @@ impl Writer {
 /// The argument block in the code object's layout.
 fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
     if info.args.len() != case.args.len() {
-        return Err(format!("{} arguments, its code takes {}", case.args.len(), info.args.len()));
+        return Err(format!("{} arguments, but its code has {}", case.args.len(), info.args.len()));
     }
     let end = |offset: u32, size: u32| u64::from(offset) + u64::from(size);
     let total = info.args.iter().map(|a| end(a.offset, a.size)).max().unwrap_or(0);
@@ -296,7 +296,7 @@ fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
             Some(slot) if bytes.len() == place.size as usize => slot.copy_from_slice(&bytes),
             _ => {
                 return Err(format!(
-                    "argument {i} has {} bytes, its code takes {}",
+                    "argument {i} has {} bytes, but its code needs {}",
                     bytes.len(),
                     place.size
                 ));
@@ -312,7 +312,7 @@ fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
     Ok(Arguments { hex, slots })
 }
 
-/// Writes the files, checksums last: a folder without them is not a bundle.
+/// Writes the files, the checksums last. A folder without checksums is not a bundle.
 fn publish(
     folder: &Path,
     manifest: &Manifest,

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 /// Nodes of the long graph.
 const NODES: usize = 128;
-/// Nanoseconds after which a block stops waiting for the others.
+/// Nanoseconds after which a block stops waiting for the other blocks.
 const LIMIT: u64 = 2_000_000_000;
-/// Seconds of barriers from which their cost is computed.
+/// Minimum seconds of barriers for the computation of their cost.
 const ENOUGH: f64 = 2e-3;
 
 pub(super) fn costs(bench: &Bench<'_>) -> Vec<Figure> {
@@ -68,7 +68,7 @@ impl<'b, 'e> Counted<'b, 'e> {
         let got = self.bench.stream.read(&self.count).map_err(text)?;
         match got.first() {
             Some(n) if *n == self.launched.get() => Ok(seconds),
-            Some(n) => Err(format!("{} launches, of which {n} were seen", self.launched.get())),
+            Some(n) => Err(format!("{} launches, but the device counted {n}", self.launched.get())),
             None => Err("the count cannot be read".to_owned()),
         }
     }
@@ -134,7 +134,7 @@ impl<'b, 'e> Counted<'b, 'e> {
 /// The cost of a barrier of one block on each unit.
 fn barrier(bench: &Bench<'_>) -> Result<f64, String> {
     if !bench.device.info().cooperative {
-        return Err("the runtime has no cooperative launches".to_owned());
+        return Err("the runtime does not support cooperative launches".to_owned());
     }
     let (stream, blocks) = (&bench.stream, bench.units());
     let meeting = stream.upload(&[0u8; Persistent::MEETING]).map_err(text)?;
@@ -169,7 +169,7 @@ fn barrier(bench: &Bench<'_>) -> Result<f64, String> {
     let late = late.peek(0).map_err(text)?;
     let got = stream.read(&count).map_err(text)?.first().copied();
     if late != 0 || got != Some(launches * blocks) {
-        return Err(format!("blocks did not meet: {got:?} of {} ended", launches * blocks));
+        return Err(format!("the barrier failed: {got:?} of {} blocks ended", launches * blocks));
     }
     Ok((some - none).max(0.0) / f64::from(rounds))
 }

@@ -1,8 +1,8 @@
-//! Measures a card without a model, for `kjit probe`: costs of launches, barriers and events, rates
+//! Measures a GPU without a model, for `kjit probe`: costs of launches, barriers and events, rates
 //! of memory, LDS and matrices, the core's clock, and the memory that can be allocated.
 //!
-//! Every kernel's result is compared with the predicted one: a rate with a wrong result is an
-//! error. Work grows until it takes long enough to be measured, so slow devices end soon as well.
+//! Every kernel's result is compared with the expected result, and a wrong result is an error. The
+//! work grows until it takes long enough to be measured, so slow devices finish soon as well.
 
 mod costs;
 mod rates;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// A measured figure, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Figure {
-    /// The name, the same in each report.
+    /// The name, which is equal in all reports.
     pub name: String,
     /// The value; `None` if it could not be measured.
     pub value: Option<f64>,
@@ -94,7 +94,7 @@ impl Bench<'_> {
         launch::launch(stream, &self.module.kernel(entry)?, shape, args)
     }
 
-    /// The seconds for which a figure is measured.
+    /// The seconds of one measurement.
     fn seconds(&self) -> f64 {
         if self.quick { 0.02 } else { 0.2 }
     }

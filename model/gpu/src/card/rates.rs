@@ -9,16 +9,16 @@ use std::time::Instant;
 
 /// Blocks of a unit that read.
 const BLOCKS: u32 = 8;
-/// Bytes of the pattern that fills the memory to be read.
+/// Bytes of the pattern that fills the memory that is read.
 const PATTERN: usize = 1 << 20;
-/// The most bytes that are read.
+/// Maximum number of bytes that are read.
 const MOST: u64 = 1 << 30;
-/// Seconds of a launch from which a rate is computed.
+/// Minimum seconds of a launch for the computation of a rate.
 const ENOUGH: f64 = 1e-3;
-/// Dependent products of a measurement of the clock: 2^20 cycles must not pass, since gfx11 counts
-/// no further.
+/// Dependent products in a measurement of the clock. They must take fewer than 2^20 cycles, because
+/// gfx11's counter has 20 bits.
 const PRODUCTS: u32 = 20_000;
-/// The most bytes of a copy.
+/// Maximum bytes of a copy.
 const COPY: usize = 256 << 20;
 
 pub(super) fn rates(bench: &Bench<'_>) -> Vec<Figure> {
@@ -31,7 +31,9 @@ pub(super) fn rates(bench: &Bench<'_>) -> Vec<Figure> {
                     let name = "matrix product of halves";
                     Figure::new(name, product.rate / 1e12, "TFLOP/s").note(product.what)
                 }
-                None => Figure::none("matrix product of halves", "TFLOP/s", "no kernel for it"),
+                None => {
+                    Figure::none("matrix product of halves", "TFLOP/s", "no kernel for this device")
+                }
             });
         }
         Err(why) => {
@@ -46,7 +48,7 @@ pub(super) fn rates(bench: &Bench<'_>) -> Vec<Figure> {
                 let rate = read.apart(bytes).map(|rate| rate / 1e9);
                 all.push(Figure::of(&format!("read, waves {name} apart"), "GB/s", rate));
             }
-            // The card has been reading: its clock is that of work.
+            // The GPU has just been reading, so this is its clock under load.
             all.push(Figure::of("core clock at work", "MHz", clock(bench, Some(&read))));
         }
         Err(why) => {
@@ -64,7 +66,7 @@ pub(super) fn rates(bench: &Bench<'_>) -> Vec<Figure> {
     all
 }
 
-/// Memory with known content, and where the sums of reading it go.
+/// Memory with known content, and the memory for the sums of reading it.
 struct Read<'b, 'e> {
     bench: &'b Bench<'e>,
     memory: DeviceBuffer<u32>,
@@ -75,7 +77,7 @@ struct Read<'b, 'e> {
 }
 
 impl<'b, 'e> Read<'b, 'e> {
-    /// The largest memory that is read in reasonable time.
+    /// The largest memory that can be read in a reasonable time.
     fn new(bench: &'b Bench<'e>) -> Result<Read<'b, 'e>, String> {
         let (free, _) = bench.device.memory().map_err(text)?;
         let most = MOST.min(free / 4);
@@ -104,7 +106,8 @@ impl<'b, 'e> Read<'b, 'e> {
                 stream.copy(&memory.slice(..full)?, &memory.slice(full..2 * full)?)?;
                 full *= 2;
             }
-            // One word differs. The rest cancels out, or is the pattern's own sum.
+            // One word differs. The other words cancel out, or their result is the pattern's own
+            // sum.
             stream.write(&memory.slice(words / 2..words / 2 + 1)?, &[ODD])
         };
         fill().map_err(text)?;
@@ -139,7 +142,7 @@ impl<'b, 'e> Read<'b, 'e> {
         self.launch(apart)?;
         let got = stream.read(&self.out).map_err(text)?.iter().fold(0, |sum, word| sum ^ word);
         if got != self.sum {
-            return Err(format!("reads gave {got:#010x} instead of {:#010x}", self.sum));
+            return Err(format!("reading gave {got:#010x} instead of {:#010x}", self.sum));
         }
         let timed = |n: usize| {
             let began = Instant::now();
@@ -156,7 +159,7 @@ impl<'b, 'e> Read<'b, 'e> {
     }
 }
 
-/// A word that differs from the pattern's.
+/// A word that differs from the pattern.
 const ODD: u32 = 0x9e37_79b9;
 
 fn bench_wave(bench: &Bench<'_>) -> u32 {
@@ -193,8 +196,8 @@ fn lds(bench: &Bench<'_>) -> Result<f64, String> {
     Ok(reads * card::VECTOR as f64 / seconds)
 }
 
-/// The core's clock in MHz: by its own counter against the one that keeps time. With `busy` behind
-/// reads that take a while.
+/// The core's clock in MHz: the core's cycle counter compared with the real-time counter. With
+/// `busy`: after reads that take a while.
 fn clock(bench: &Bench<'_>, busy: Option<&Read<'_, '_>>) -> Result<f64, String> {
     let (stream, blocks) = (&bench.stream, 2 * bench.units());
     let out = stream.upload(&[u64::MAX; 2]).map_err(text)?;
@@ -211,7 +214,7 @@ fn clock(bench: &Bench<'_>, busy: Option<&Read<'_, '_>>) -> Result<f64, String> 
         [cycles, ns] if ns > 0 && ns < u64::MAX && cycles > 0 => {
             Ok(cycles as f64 * 1e3 / ns as f64)
         }
-        _ => Err("the card's counters stand still".to_owned()),
+        _ => Err("the counters of the GPU do not advance".to_owned()),
     }
 }
 
@@ -241,7 +244,7 @@ fn copies(bench: &Bench<'_>) -> Vec<Figure> {
         let back = device.pinned::<u8>(bytes).map_err(text)?;
         let out = timed(&|| stream.copy_out(&memory, &back))?;
         if !back.read(|got| *got == *host).map_err(text)? {
-            return Err("a copy there and back has other bytes".to_owned());
+            return Err("a copy to the GPU and back changed the bytes".to_owned());
         }
         Ok([into, out, timed(&|| stream.write(&memory, &host))?])
     };

@@ -40,5 +40,5 @@ pub(super) fn repeat(stream: &Stream, buffer: &DeviceBuffer<u8>, part: usize) ->
     Ok(())
 }
 
-/// Alignment of buffers in given memory, as in allocations of drivers: enough for any load.
+/// Alignment of buffers in given memory, as in drivers' allocations. It is enough for any load.
 pub(super) const ALIGNED: usize = 256;

@@ -1,5 +1,5 @@
-//! Limits of a device, measured with kjit's kernels in the same run: reading memory, and
-//! multiplying matrices.
+//! Limits of a device, measured with kjit's kernels in the same run: the rates of reading memory
+//! and of matrix products.
 
 use super::LoadedCase;
 use kjit_engine::{Device, Engine};
@@ -28,11 +28,11 @@ pub struct Product {
     pub what: String,
 }
 
-/// The fewest seconds of a launch from which a rate is computed.
+/// Minimum seconds of a launch for the computation of a rate.
 const ENOUGH: f64 = 0.2e-3;
 
 impl Limits {
-    /// Measures the limits with increasing work until a launch takes long enough.
+    /// Measures the limits. The work grows until a launch takes long enough.
     ///
     /// # Errors
     /// A device or kernel failure, as text.
@@ -52,8 +52,8 @@ impl Limits {
                 longest = longest.max(seconds);
                 here = here.max((mebibytes << 20) as f64 / seconds);
             }
-            // The rate of a larger buffer replaces that of a smaller one, which a cache may have
-            // served.
+            // The rate of a larger buffer replaces the rate of a smaller buffer, which may have
+            // been in a cache.
             read = here;
             if longest > ENOUGH {
                 break;
@@ -98,8 +98,12 @@ fn seconds(engine: &Engine, device: &Device, spec: &Spec, size: Size) -> Result<
     let mut placed = LoadedCase::new(device, case).map_err(|e| e.to_string())?;
     placed.check(&entry, false)?;
     let (timing, _) = placed.alone(&entry).map_err(|e| e.to_string())?;
-    if timing.median > 0.0 { Ok(timing.median) } else { Err(format!("{spec} took no time at all")) }
+    if timing.median > 0.0 {
+        Ok(timing.median)
+    } else {
+        Err(format!("{spec} took no measurable time"))
+    }
 }
 
-/// The seed of the data, fixed so that runs are comparable.
+/// The seed of the data. It is fixed, so that runs are comparable.
 pub(super) const SEED: u64 = 20_261_121;

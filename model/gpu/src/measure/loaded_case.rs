@@ -47,11 +47,11 @@ pub struct LoadedCase {
 
 /// Larger inputs are checked for changes only if `all` is set.
 const GLANCE: usize = 64 << 10;
-/// The most launches of a chain.
+/// Maximum number of launches in a chain.
 const CHAIN: usize = 512;
-/// Target seconds of a chain: far more than starting it takes.
+/// Target seconds of a chain: much more than the time to start it.
 const CHAIN_SECONDS: f64 = 2e-3;
-/// The most seconds of all replays of a chain.
+/// Maximum seconds of all replays of a chain.
 const ALL_SECONDS: f64 = 0.25;
 /// The number of measured replays.
 const REPLAYS: usize = 11;
@@ -92,11 +92,11 @@ impl LoadedCase {
         contents.fold(0, |bytes, content| bytes.saturating_add(aligned(content.len())))
     }
 
-    /// Writes a case to given memory, by copies and fills on the device alone.
+    /// Writes a case to given memory with copies and fills on the device only.
     ///
     /// # Errors
-    /// Too little memory (see [`LoadedCase::bytes`]), a case without its sources, errors of the
-    /// device.
+    /// There is not enough memory (see [`LoadedCase::bytes`]), the case has no sources, or the
+    /// device has an error.
     pub fn within(
         stream: &Stream,
         memory: &DeviceBuffer<u8>,
@@ -166,7 +166,7 @@ impl LoadedCase {
         self.judge(kernel, all).map_err(|e| e.to_string())?
     }
 
-    /// As [`LoadedCase::check`], with device errors separate from wrong results.
+    /// Like [`LoadedCase::check`], with device errors separate from wrong results.
     ///
     /// # Errors
     /// Errors of the device.
@@ -187,7 +187,7 @@ impl LoadedCase {
     fn run_once(&mut self, kernel: &Kernel, all: bool) -> Result<Vec<Option<Vec<u8>>>> {
         self.next = 0;
         let Some(first) = self.copies.first() else {
-            return Err(Error::Buffer("a case without buffers".to_owned()));
+            return Err(Error::Buffer("the case has no buffers".to_owned()));
         };
         let buffers = || {
             self.case.args.iter().zip(first).filter_map(|(arg, buffer)| match (arg, buffer) {
@@ -197,7 +197,7 @@ impl LoadedCase {
                 _ => None,
             })
         };
-        // Outputs are filled with poison again: an earlier kernel has written them.
+        // Outputs are filled with poison again, because an earlier kernel has written them.
         for (before, expect, buffer) in buffers().filter(|_| !self.fresh) {
             if !matches!(expect, Expect::Same) {
                 put(&self.stream, buffer, before)?;
@@ -222,11 +222,11 @@ impl LoadedCase {
         after
     }
 
-    /// Makes copies until a chain of launches exceeds the L2 cache, within `most` bytes. Returns
+    /// Creates copies until a chain of launches exceeds the L2 cache, within `most` bytes. Returns
     /// whether the chain exceeds it.
     ///
     /// # Errors
-    /// As for [`LoadedCase::new`].
+    /// See [`LoadedCase::new`].
     pub fn spread_out(&mut self, launches: usize, most: u64) -> Result<bool> {
         let (each, cache) = (
             self.room()?,
@@ -281,7 +281,7 @@ impl LoadedCase {
     /// Launches in a stream being captured, as part of a chain.
     ///
     /// # Errors
-    /// As for [`Stream::launch`].
+    /// See [`Stream::launch`].
     pub fn chain(&mut self, stream: &Stream, kernel: &Kernel) -> Result<()> {
         self.fresh = false;
         let copy = self.next;
@@ -289,8 +289,8 @@ impl LoadedCase {
         self.launch_into(stream, kernel, &self.case, self.case.geometry.dependent, copy)
     }
 
-    /// Times a chain of launches of this kernel. The flag tells whether its copies may fit in the
-    /// L2 cache.
+    /// Times a chain of launches of this kernel. The flag is true if its copies may fit in the L2
+    /// cache.
     ///
     /// # Errors
     /// Errors of the device.
@@ -326,10 +326,10 @@ impl LoadedCase {
         Ok(f64::from(to.milliseconds_since(&from)?) * 1e-3)
     }
 
-    /// Switches to another variant of the kernel; the buffers stay.
+    /// Switches to another variant of the kernel. The buffers stay.
     ///
     /// # Errors
-    /// As for [`Case::vary`]; a variant that needs more working memory.
+    /// See [`Case::vary`]; also a variant that needs more working memory.
     pub fn vary(
         &mut self,
         spec: &Spec,
@@ -348,12 +348,12 @@ impl LoadedCase {
         if bytes(&self.case) == placed {
             Ok(())
         } else {
-            Err(format!("{spec}: a variant that needs more memory"))
+            Err(format!("{spec}: the variant needs more memory"))
         }
     }
 }
 
-/// Seconds of each replay, after two that are not counted.
+/// Seconds of each replay, after two replays that are not counted.
 ///
 /// # Errors
 /// Errors of the device.

@@ -1,5 +1,5 @@
-//! The subjects of measurements: every kernel of a model's plan, or one of each kernel at typical
-//! sizes.
+//! The subjects of measurements: every kernel of a model's plan, or one kernel of each kind at
+//! typical sizes.
 
 use kjit_engine::Target;
 use kjit_kernel_cases::matrix;
@@ -55,8 +55,8 @@ fn all_of(launches: [&Option<Launch>; 3]) -> Vec<&Launch> {
     launches.into_iter().flatten().collect()
 }
 
-/// The kernels of a plan, once for each program that launches them: a kernel may be used for one
-/// token and for many.
+/// The kernels of a plan, once for each program that launches them. A kernel may be used for one
+/// token and for many tokens.
 #[must_use]
 pub fn of_plan(plan: &Plan, depth: usize) -> Vec<MeasuredKernel> {
     let (mut all, programs) = (vec![], programs(plan, depth));

@@ -1,10 +1,10 @@
-//! Measures kernels on the current device: each is checked against its oracle, then timed in a
-//! captured graph and compared with the device's limits from the same run.
+//! Measures kernels on the current device. Each kernel is checked against its oracle, then timed in
+//! a captured graph and compared with the device's limits from the same run.
 //!
-//! The launches of a chain use different buffers, as far as memory allows: caches must not serve
-//! data that a model reads from memory. The launches depend on each other as in a token. The time
-//! of a launch is the time of the chain divided by its launches: the median of some replays, and
-//! the interquartile range.
+//! The launches of a chain use different buffers, if there is enough memory: data that a model
+//! reads from memory must not come from caches. The launches depend on each other as in a token.
+//! The time of a launch is the time of the chain divided by its launches: the median of some
+//! replays, and the interquartile range.
 
 mod content;
 mod limits;
@@ -50,8 +50,8 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// The fraction of the limit that it reaches, and whether memory is the limit. The limit is the
-    /// larger of the times for its bytes and for its operations at full rate.
+    /// The fraction of the limit that the kernel reaches, and whether memory is the limit. The
+    /// limit is the larger of two times: for its bytes, and for its operations at full rate.
     #[must_use]
     pub fn of_limit(&self, limits: &Limits) -> Option<(f64, bool)> {
         let memory = self.work.bytes as f64 / limits.read;
@@ -65,7 +65,7 @@ impl Timed {
 /// Checks and times each subject; `done` is called for each.
 ///
 /// # Errors
-/// No error as a whole: the failure of a subject is in its outcome.
+/// There is no error as a whole. The failure of a subject is in its outcome.
 pub fn measure(
     engine: &Engine,
     device: &Device,
@@ -75,7 +75,7 @@ pub fn measure(
     let target = &settled(engine, device.target());
     let kernels: Vec<_> = subjects.iter().map(|s| s.spec.kernel(target)).collect();
     let jobs: Vec<_> = kernels.iter().flatten().map(|k| k.job(target)).collect();
-    // Compiled in parallel before timing; later loads hit the cache.
+    // The kernels are compiled in parallel before timing. Later loads find them in the cache.
     let mut modules = engine.load_all(device, &jobs).into_iter();
     let mut all = vec![];
     for (subject, kernel) in subjects.iter().zip(kernels) {

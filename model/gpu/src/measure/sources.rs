@@ -1,5 +1,5 @@
-//! Sources that cases' buffers are filled from on the device. One upload serves all cases, because
-//! each copy from the host waits for other copies to the device.
+//! Sources of cases' buffers on the device. One upload serves all cases, because each copy from the
+//! host waits for other copies to the device.
 
 use super::content::{aligned, content, repeat};
 use kjit_engine::{DeviceBuffer, Error, Result, Stream};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The initial bytes of the buffers of some cases, each once.
 pub struct Sources {
     memory: DeviceBuffer<u8>,
-    /// Offsets by host address. The bytes are kept, so that an address is not reused.
+    /// Offsets by host address. The bytes are stored, so that an address is not reused.
     places: HashMap<usize, (Arc<Vec<u8>>, usize)>,
 }
 

@@ -5,8 +5,9 @@ use kjit_engine::Trace;
 use kjit_exec::{DecodeControl, SessionError, Task};
 use kjit_plan::Choice;
 
-/// The most tokens that the device is ahead of the host. Those left at an end are discarded, but
-/// the host must wait for them: with 16, an answer of 128 tokens took 14 % longer. Four tokens take
+/// Maximum number of tokens that the device computes ahead of the host. The tokens that are left at
+/// an end are discarded, but the host must wait for them: with 16, an answer of 128 tokens took 14
+/// % longer. Four tokens take
 /// 1.6 ms on the smallest model; the host polls a hundred times in that time.
 const AHEAD: usize = 4;
 
@@ -72,12 +73,12 @@ impl GpuRunner {
             .and_then(|()| self.run(tasks, &mut running, choice, sink));
         let done = done.map_err(|error| self.instead(error));
         if self.far.is_some() {
-            // If another rank stopped earlier, the launched steps may never complete. Tokens passed
-            // on are valid. Without this wait the next driver call would block forever.
+            // If another rank stopped earlier, the launched steps may never complete. Tokens that
+            // were passed on are valid. Without this wait the next driver call would block forever.
             let _ = self.loaded.settle();
         }
         for r in &running {
-            // Records the tokens in the states when the device stops: the computed ones.
+            // Records the tokens in the states when the device stops: the computed tokens.
             self.note(r.slot, |s| {
                 (s.at, s.used, s.held) = (None, s.used.max(r.written), Some(r.fed))
             });
@@ -129,25 +130,25 @@ impl GpuRunner {
         sink: &mut dyn FnMut(usize, u32) -> DecodeControl,
     ) -> Result<(), SessionError> {
         let (context, ring) = (self.context, self.context + 1);
-        // Only one step ahead in three cases: recurrent states, which cannot drop a discarded
-        // token; host parts, because the host must wait; and streamed layers, because discarded
-        // copies of a 70B model took 1.2 s after an answer.
+        // The device runs only one step ahead in three cases: recurrent states, which cannot drop a
+        // discarded token; host parts, because the host must wait; and streamed layers, because
+        // discarded copies of a 70B model took 1.2 s after an answer.
         let alone =
             self.graph.is_recurrent() || self.loaded.aside.is_some() || self.loaded.ring.is_some();
         let ahead = if alone { 1 } else { AHEAD };
         let mut came = self.loaded.stream.device().trace().map_or(0.0, Trace::now_us);
-        // The captured step for the current sequences; `None` after these have changed.
+        // The captured step for the current sequences. `None` after the sequences have changed.
         let mut recording = None;
         loop {
             while running.iter().any(|r| r.live)
                 && running.iter().filter(|r| r.live).all(|r| r.ahead() < ahead)
             {
-                // A sequence with a full context waits for its last token and takes no further
-                // steps.
+                // A sequence with a full context waits for its last token and is not part of
+                // further steps.
                 for r in running.iter_mut().filter(|r| r.live && r.next == context) {
                     (r.live, recording) = (false, None);
                 }
-                // Without free pages all sequences wait for the launched steps, then pause.
+                // Without free pages, all sequences wait for the launched steps, then pause.
                 let mut place = true;
                 for r in running.iter().filter(|r| r.live) {
                     place = place && self.make_place(r.slot, r.next, r.next + 1)?;
@@ -193,8 +194,8 @@ impl GpuRunner {
                 t.sampler.accept(token);
                 match sink(index, token) {
                     DecodeControl::Go => {}
-                    // A state that cannot go back already has the tokens of the other sequences:
-                    // they are passed on too.
+                    // A state that cannot be rewound already has the tokens of the other sequences,
+                    // so these tokens are passed on too.
                     DecodeControl::Pause if self.graph.is_recurrent() => pause = true,
                     DecodeControl::Pause => return Ok(()),
                     DecodeControl::End => {

@@ -1,9 +1,9 @@
-//! Verifies drafts: a few tokens of one sequence in one step; all but the first are drafted. They
-//! have a separate program, captured like that of a token.
+//! Verifies drafts: a few tokens of one sequence in one step. All tokens except the first are
+//! drafted. They have a separate program, which is captured like the program of a token.
 //!
 //! Each row has its own position, and keys and values are written before any row reads them. So a
-//! row sees the drafts before it and none after it. The token chosen after each draft is known when
-//! the step ends.
+//! row reads the drafts before it and none after it. The tokens that are chosen after each draft
+//! are known when the step ends.
 
 use super::Drafted;
 use super::{GpuRunner, RecordedLaunches, choice_of};
@@ -11,8 +11,8 @@ use crate::loaded_plan::{NONE, SlotScope};
 use kjit_exec::{SessionError, Task, Want, follow};
 use kjit_plan::{Choice, DRAFTED, LaunchParams, PICK};
 
-/// The most captured graphs that are kept. A graph contains addresses of a slot's memory, so each
-/// slot has its own; the oldest is dropped.
+/// Maximum number of captured graphs. A graph contains addresses of a slot's memory, so each slot
+/// has its own graph. The oldest graph is dropped.
 const KEPT: usize = 64;
 
 impl GpuRunner {
@@ -27,7 +27,7 @@ impl GpuRunner {
     }
 
     /// Runs a task's tokens, whose ids are in the ring. Returns the tokens chosen after them, up to
-    /// the first that differs from its draft.
+    /// the first token that differs from its draft.
     pub(super) fn draft(&mut self, t: &mut Task<'_>) -> Result<Vec<u32>, SessionError> {
         let plain = choice_of(t.sampler.options()) == Choice::Greedy
             && t.sampler.takes_logits_as_they_are();
@@ -69,7 +69,7 @@ impl GpuRunner {
         Ok(chosen)
     }
 
-    /// Index of the captured graph for this key; captured if missing.
+    /// Index of the captured graph for this key. If the graph is missing, it is captured.
     fn record_drafted(&mut self, what: Drafted) -> Result<usize, SessionError> {
         if let Some(at) = self.drafts.iter().position(|(w, _)| *w == what) {
             return Ok(at);

@@ -7,8 +7,8 @@ impl GpuRunner {
     /// Computes a text's vector.
     ///
     /// # Errors
-    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
-    /// fault.
+    /// The model computes logits; there are no tokens, too many tokens, or ids outside the
+    /// vocabulary; a device fault.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         let pooling = embeds(&self.graph, tokens, self.context)?;
         let (width, mut all) = (self.graph.value(self.graph.logits).width, vec![]);

@@ -14,8 +14,8 @@ pub enum Form {
     Launches,
     /// The launches are a captured graph, which the host replays.
     Graph,
-    /// One launch of a persistent kernel computes the token; a captured graph has it and the choice
-    /// of the next token.
+    /// One launch of a persistent kernel computes the token. A captured graph contains it and the
+    /// choice of the next token.
     OneLaunch,
 }
 
@@ -42,7 +42,7 @@ impl Form {
 
 /// Tokens before a measurement.
 const WARM: usize = 3;
-/// Tokens between two looks at the clock.
+/// Tokens between two readings of the clock.
 const SOME: usize = 8;
 
 impl GpuRunner {
@@ -56,7 +56,7 @@ impl GpuRunner {
         }
     }
 
-    /// Whether this model on this device has a form: the runtime captures graphs, and there is a
+    /// Whether this model on this device has a form: the runtime captures graphs, or there is a
     /// persistent kernel.
     #[must_use]
     pub fn has_form(&self, form: Form) -> bool {
@@ -67,8 +67,8 @@ impl GpuRunner {
         }
     }
 
-    /// Switches to a form, between two tokens. Returns `false`, and changes nothing, if there is no
-    /// such form here.
+    /// Switches to a form between two tokens. Returns `false`, and changes nothing, if the form
+    /// does not exist here.
     ///
     /// # Errors
     /// A device fault.
@@ -91,8 +91,8 @@ impl GpuRunner {
         Ok(true)
     }
 
-    /// Frees the persistent kernels if another form is in use. One that is still being compiled is
-    /// not used by this runner.
+    /// Frees the persistent kernels if another form is in use. A persistent kernel that is still
+    /// being compiled is then not used by this runner.
     pub(crate) fn keep_form(&mut self) {
         self.shelved.clear();
         self.untried = true;

@@ -4,9 +4,9 @@
 //! position and sampling options. The ring has the ids of all tokens by position. The host writes
 //! the ids of the prompt, the device's sampler writes the ids of the answer, and the embedding
 //! reads both in place. So a token needs no copy in either direction: the host polls the ids while
-//! the device continues. The position is a word on the device, which the sampler advances.
+//! the device continues. The position is a word on the device, which the sampler increments.
 //!
-//! Single tokens run as *rows*: one token of each of some sequences; every matrix is read once for
+//! Single tokens run as *rows*: one token of each of some sequences. Every matrix is read once for
 //! all rows. The list of their slots is in device memory, so sequences of any lengths run together,
 //! and can start and end at any step. A model opened for one sequence has one row, and its launches
 //! have a fixed slot.
@@ -56,7 +56,8 @@ const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0
 /// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step,
 /// without any allocation, compile, copy or wait between steps.
 pub struct GpuRunner {
-    /// The other devices of a tensor split. The first field, because fields are dropped in order.
+    /// The other devices of a tensor split. This is the first field, because fields are dropped in
+    /// order.
     others: OtherDevices,
     /// Detects other models on the devices of a tensor split.
     sole: Option<Arc<shared_devices::SharedDevices>>,
@@ -86,7 +87,7 @@ pub struct GpuRunner {
     captures: bool,
     /// Whether the runtime captures launches.
     may_capture: bool,
-    /// Persistent kernels that are not used, because another form is.
+    /// Persistent kernels that are not used, because a different form is used.
     shelved: Vec<Persistent>,
     /// The last program that ran.
     last: LastProgram,
@@ -99,7 +100,7 @@ pub struct GpuRunner {
     prompts_ready: bool,
     /// Whether the persistent kernel is still being compiled.
     one_launch_late: bool,
-    /// Whether that kernel must be tried before it is used, which opening does.
+    /// Whether that kernel must be tried before it is used, as at opening.
     untried: bool,
     /// The previous stage of a layer split, on another device.
     before: Option<stage_link::PreviousStage>,
@@ -180,7 +181,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The device's form of a sampler's options.
+/// The device's format of a sampler's options.
 fn choice_of(o: &SampleOptions) -> Choice {
     if o.temperature <= 0.0 {
         return Choice::Greedy;
@@ -216,7 +217,8 @@ impl GpuRunner {
             SlotWords { used: context + 1, adjusted: true, ..SlotWords::default() };
             loaded.plan.slots
         ];
-        // A trace of streamed layers must show each copy; a replayed graph does not.
+        // A trace of streamed layers must contain each copy. A replayed graph has no separate
+        // copies in the trace.
         let shown = loaded.ring.is_none() || loaded.stream.device().trace().is_none();
         // Host parts cannot be captured.
         let captures = shown && loaded.aside.is_none();
@@ -264,9 +266,9 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// Captures one token when the model is opened, so that an error of the runtime shows before
-    /// any computation. After an error it tries again without cooperative launches (some runtimes
-    /// cannot capture them), and then without captures.
+    /// Captures one token when the model is opened, so that an error of the runtime is reported
+    /// before any computation. After an error it tries again without cooperative launches (some
+    /// runtimes cannot capture them), and then without captures.
     fn try_capture(&mut self) -> Result<(), SessionError> {
         let refused = match self.records() {
             Ok(()) => return Ok(()),
@@ -356,8 +358,8 @@ impl GpuRunner {
         &self.loaded.plan
     }
 
-    /// `(steps, sequences)` of persistent kernels: the steps merged in the first kernel, and the
-    /// largest number of sequences of any. `None` without a persistent kernel.
+    /// `(steps, sequences)` of persistent kernels: the number of steps in the first kernel, and the
+    /// largest number of sequences of any kernel. `None` without a persistent kernel.
     pub fn persistent(&self) -> Option<(usize, usize)> {
         let ready = self.loaded.plan.persistent.iter().zip(&self.loaded.persistent);
         let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
@@ -365,8 +367,8 @@ impl GpuRunner {
         Some((first.0, steps.next_back().unwrap_or(first).1))
     }
 
-    /// Timestamps of the last token's persistent kernel. `None` without such a kernel, or if opened
-    /// without [`Probe::Stamps`].
+    /// Timestamps of the last token's persistent kernel. `None` without such a kernel, or if the
+    /// model was opened without [`Probe::Stamps`].
     ///
     /// # Errors
     /// A device fault.
@@ -484,7 +486,7 @@ impl GpuRunner {
         now.map_err(|e| SessionError::Device(e.to_string()))
     }
 
-    /// Index of the captured graph for this key; captured if missing.
+    /// Index of the captured graph for this key. If the graph is missing, it is captured.
     fn record(&mut self, what: RecordingKey) -> Result<usize, SessionError> {
         if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
             return Ok(at);
@@ -496,8 +498,8 @@ impl GpuRunner {
             true => RecordedLaunches::Replay(r.capture(|| self.issue(what, &now))?),
             false => RecordedLaunches::Launch(now),
         };
-        // If options are launch arguments, each set of options has its own graph. The last graph of
-        // each kind is kept.
+        // If options are launch arguments, each set of options has its own graph. Only the last
+        // graph of each kind is stored.
         let same = |(w, _): &(RecordingKey, RecordedLaunches)| {
             let drawn = |c: &SamplingMode| c.choice != Choice::Greedy;
             let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
@@ -557,7 +559,7 @@ impl GpuRunner {
     }
 
     /// The choice to capture. If the slots have their options in device memory, one captured draw
-    /// works for all of them.
+    /// is valid for all of them.
     fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
         let drawn =
             choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
@@ -574,8 +576,8 @@ impl GpuRunner {
         }
     }
 
-    /// Writes ids after the first tokens of a sequence and clears the later words, so that tokens
-    /// chosen by the device can be recognised.
+    /// Writes ids after the first tokens of a sequence and clears the later words, so that the host
+    /// can recognise tokens that the device has chosen.
     fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
         if tokens == [CHOSEN] {
             return Ok(());
@@ -583,7 +585,8 @@ impl GpuRunner {
         let (ring, end) = (slot * (self.context + 1), first + tokens.len());
         let used = self.slot(slot).used.max(end);
         let ids = &self.loaded.control.tokens;
-        // A token that the device chose is already there; writing it would wait for the device.
+        // The ring already contains a token that the device chose. Writing it again would wait for
+        // the device.
         let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
         if !there && self.ahead.launching {
             // Launched steps use no word of this slot from here on.
@@ -607,7 +610,8 @@ impl GpuRunner {
     /// ms on an H200, the time of 8 prompt tokens.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
-            // Tokens that are missing there are recomputed when their hidden states are requested.
+            // Tokens that are missing in previous stages are recomputed when their hidden states
+            // are requested.
             before.stage.copy(from, to, len)?;
         }
         self.copy_others(from, to, len)?;
@@ -648,14 +652,14 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Whether a slot's states hold exactly its first `len` tokens.
+    /// Whether a slot's states are exactly the states of its first `len` tokens.
     fn reaches(&self, slot: usize, len: usize) -> bool {
         // At position 0 the kernels treat states as zero.
         len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }
 
-    /// Makes a slot's states hold exactly its first `len` tokens, whose ids are in the ring.
-    /// Recurrent states that hold other tokens are recomputed from the start.
+    /// Makes a slot's states exactly the states of its first `len` tokens, whose ids are in the
+    /// ring. Recurrent states of other tokens are recomputed from the start.
     fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
         if self.reaches(slot, len) {
             return Ok(());
@@ -775,7 +779,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Marks the states of these slots as unknown, after a failed call.
+    /// Marks the states of these slots as unknown after a failed call.
     fn doubt(&mut self, slots: &[usize]) {
         self.listed.clear();
         self.ahead.unsettled = true;

@@ -2,9 +2,9 @@
 //!
 //! A page has the keys and values of [`PAGE`] positions of all layers. Each slot has a table of
 //! pages by position. Sequences with a common prefix share its pages, and the prefix cache may also
-//! hold pages. A slot that writes to a shared page first gets a copy of the part before that
+//! reference pages. If a slot writes to a shared page, it first gets a copy of the part before that
 //! position. This module does not use a device. It returns the work as [`PageOperation`]s in stream
-//! order, so a page freed here can be reused immediately.
+//! order, so a page that is freed here can be reused immediately.
 
 use kjit_exec::PageCount;
 use kjit_kernels::kv::PAGE;
@@ -21,7 +21,7 @@ pub(super) enum PageOperation {
 /// The owners of pages.
 #[derive(Debug, Clone)]
 pub(super) struct Pages {
-    /// Users of each page: tables and other holders.
+    /// Users of each page: tables and other owners.
     counts: Vec<u32>,
     free: Vec<u32>,
     /// Page tables by slot.
@@ -55,8 +55,8 @@ impl Pages {
             .count()
     }
 
-    /// Gives a slot exclusive pages for positions `first..end`. Returns the work on the device.
-    /// `None`, without any change, if too few pages are free.
+    /// Gives a slot exclusive pages for positions `first..end`. Returns the work on the device. If
+    /// too few pages are free, it changes nothing and returns `None`.
     pub fn reserve(&mut self, slot: usize, first: usize, end: usize) -> Option<Vec<PageOperation>> {
         if self.need(slot, first, end) > self.free.len() {
             return None;

@@ -1,6 +1,7 @@
 //! A runner with one device of several processes that compute each layer together. All ranks make
 //! the same calls, like the devices of one process (`tensor_parallel.rs`), but send no messages
-//! about them: the calls follow from the tokens, and all ranks get and choose the same tokens.
+//! about the calls. The calls depend only on the tokens, and all ranks get and choose the same
+//! tokens.
 
 use super::GpuRunner;
 use super::rank_shutdown::RankShutdown;
@@ -95,7 +96,7 @@ impl GpuRunner {
         }
     }
 
-    /// Adds another input that must be equal on all ranks, because it decides when a rank ends.
+    /// Adds an input that must be equal on all ranks, because it determines when a rank ends.
     pub fn given_besides(&self, what: &impl Hash) {
         if let Some(far) = self.loaded.meeting.as_ref().and_then(Exchange::far) {
             let mut all = DefaultHasher::new();
@@ -150,8 +151,8 @@ fn first_word(
     }
 }
 
-/// Facts that must be equal on all ranks: otherwise they launch different work, and wait for sums
-/// that never complete.
+/// Facts that must be equal on all ranks. Otherwise the ranks launch different work, and wait for
+/// sums that never complete.
 fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size: usize) -> Hello {
     let mut model = DefaultHasher::new();
     for no in 0..gguf.paths().count() {
@@ -176,8 +177,8 @@ fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size
 
 /// Bytes at the start of a file that are all hashed: the metadata of a model with the vocabulary.
 const START: usize = 8 << 20;
-/// Number of samples hashed after them, and bytes of each: with 400 tensors every large one has
-/// some.
+/// Number of samples that are hashed after the start, and bytes of each sample. With 400 tensors,
+/// every large tensor has some samples.
 const PLACES: usize = 1024;
 const PLACE: usize = 64;
 

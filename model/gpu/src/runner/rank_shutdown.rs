@@ -4,20 +4,20 @@ use crate::exchange::Exchange;
 use kjit_engine::Stream;
 use std::time::{Duration, Instant};
 
-/// The time limit for a device to become idle after an abort. The library's kernels poll for it;
-/// ending the library's group may take seconds. After the limit the device is abandoned.
+/// The time limit for a device to become idle after an abort. The library's kernels poll for the
+/// abort, and ending the library's group may take seconds. After the limit the device is abandoned.
 pub(super) const REST: Duration = Duration::from_secs(8);
 
 /// Shuts down a rank's runner. All ranks launch the same steps after the last token, except a rank
-/// that was interrupted one token earlier. Then the device would wait for a sum that never
-/// completes, and freeing memory would wait too.
+/// that was interrupted one token earlier. In that case the device would wait for a sum that never
+/// completes, and freeing memory would also wait.
 pub(super) struct RankShutdown(pub(super) Exchange, pub(super) Stream);
 
 impl Drop for RankShutdown {
     fn drop(&mut self) {
         let RankShutdown(meeting, stream) = self;
-        // The watchdog aborts the sum: 2 s after the end of another rank, or 10 s if that one
-        // hangs.
+        // The watchdog aborts the sum: 2 s after the end of another rank, or after 10 s if the
+        // other rank hangs.
         let _waiting = meeting.waiting();
         let mut over = None;
         // A failed device has no work in flight.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Time limit of opening a model while another model still uses its persistent kernel. That model
 /// stops using it between two tokens, but the receiver of its tokens may be slow, or may be the
-/// caller that opens.
+/// caller that opens this model.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A tensor-split model of this process.
@@ -77,9 +77,9 @@ impl SharedDevices {
                     one.devices.join(", ")
                 )));
             }
-            // If no call is running, waits for its launched steps: a call may capture, and a stream
-            // that captures must not be waited for. During a call each device has waited for its
-            // own steps before it left.
+            // If no call is running, this waits for the launched steps. During a call, work may be
+            // captured, and a stream that captures must not be waited for. But during a call each
+            // device has waited for its own steps before it stopped using the kernel.
             if state.calls == 0 {
                 // The model of the device reports a loss.
                 one.streams

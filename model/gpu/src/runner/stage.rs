@@ -1,9 +1,9 @@
-//! A runner as one of several stages: it gets hidden states from the previous stage and passes its
-//! own to the next.
+//! A runner as one of several stages. It gets hidden states from the previous stage and passes its
+//! own hidden states to the next stage.
 //!
-//! Between two devices of one vendor hidden states are copied from device to device, without
-//! waiting on the host, if a test pattern arrived in this way at the start. Otherwise they are
-//! copied through page-locked memory of both devices.
+//! Between two devices of one vendor, hidden states are copied from device to device without a wait
+//! on the host, if a test pattern arrived in this way at the start. Otherwise they are copied
+//! through page-locked memory of both devices.
 
 use super::stage_link::{PreviousStage, STAGING, StageLink};
 use super::{GpuRunner, LastProgram};
@@ -19,8 +19,8 @@ use std::any::Any;
 /// Words of the test pattern.
 const PATTERN: usize = 64 << 10;
 impl PreviousStage {
-    /// Sets up the link from a stage to a stream. The text is the reason why a link between two
-    /// devices is not used.
+    /// Sets up the link from a stage to a stream. The text is the reason why a direct link between
+    /// two devices is not used.
     pub(super) fn new(
         stage: Box<dyn Runner>,
         to: &Stream,
@@ -292,7 +292,7 @@ impl Runner for GpuRunner {
         GpuRunner::embed(self, tokens)
     }
 
-    /// With previous stages, the first stage must know a token before the next one can be computed.
+    /// With previous stages, the first stage needs a token before it can compute the next one.
     fn ahead(&mut self) -> Option<&mut dyn DeviceDecode> {
         if self.before.is_none() { Some(self) } else { None }
     }

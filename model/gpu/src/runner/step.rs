@@ -8,8 +8,9 @@ use kjit_kernels::changes::MOST;
 use kjit_plan::Choice;
 use std::ops::Range;
 
-/// Prompt tokens that run one by one before the host checks again for the prompt kernels. The wait
-/// takes some tens of µs. Without it all tokens would be launched before the kernels are ready.
+/// Number of prompt tokens that run one by one before the host checks again for the prompt kernels.
+/// The wait takes some tens of µs. Without the wait, all tokens would be launched before the
+/// kernels are ready.
 const LOOK_EVERY: usize = 4;
 
 /// The issued work of a step.
@@ -85,8 +86,8 @@ impl GpuRunner {
         let alone = self.goes_alone(tasks, &rows)?;
         let drafted: Vec<bool> = tasks.iter().map(|t| self.takes_drafts(t)).collect();
         let packed = self.prefill_packed(tasks, &rows, &drafted)?;
-        // The prompt that runs alone is the last one, because its logits are made from the output
-        // of the last program.
+        // The prompt that runs alone must be the last prompt, because its logits are computed from
+        // the output of the last program.
         for own in [false, true] {
             let with = tasks
                 .iter()
@@ -130,7 +131,7 @@ impl GpuRunner {
                 self.run_rows(&at, choice)?;
             }
         }
-        // The host waits for each draft step; the rows of other tasks are in flight meanwhile.
+        // The host waits for each draft step. The rows of other tasks are in flight meanwhile.
         let mut chosen: Vec<Option<Vec<u32>>> = vec![];
         for (t, drafted) in tasks.iter_mut().zip(drafted) {
             chosen.push(if drafted { Some(self.draft(t)?) } else { None });
@@ -138,7 +139,7 @@ impl GpuRunner {
         Ok(Computed { logits, chosen, rows })
     }
 
-    /// Whether the only requested last token runs in the same pass as its prompt. That saves one
+    /// Whether the only requested last token runs in the same pass as its prompt. This saves one
     /// pass over all weights.
     pub(super) fn goes_alone(
         &mut self,
@@ -173,7 +174,7 @@ impl GpuRunner {
         for t in here.iter().filter(|_| choice != Choice::Greedy) {
             match by_device(t) {
                 true => self.put_options(t.slot, t.sampler.options())?,
-                // A token is chosen for this row too, and ignored.
+                // A token is also chosen for this row, but it is ignored.
                 false => self.put_bits(t.slot, Choice::Greedy)?,
             }
         }
@@ -273,10 +274,10 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Computes prompt chunks of several sequences in common passes, as many in each as fit: the
-    /// weights are read once for all, and the products of many rows are faster (8b Q4_K_M on an
-    /// H100: prompts of 512 tokens 25,900 tokens/s, of 2,048 31,400). Returns the tasks that are
-    /// done but for their last tokens in `rows`.
+    /// Computes prompt chunks of several sequences in common passes, each with as many chunks as
+    /// fit. The weights are read once for all of them, and products of many rows are faster (8b
+    /// Q4_K_M on an H100: prompts of 512 tokens 25,900 tokens/s, of 2,048 tokens 31,400). Returns
+    /// the tasks that are done except for their last tokens in `rows`.
     fn prefill_packed(
         &mut self,
         tasks: &[Task<'_>],
@@ -297,7 +298,7 @@ impl GpuRunner {
         }
         let mut done = vec![];
         while left.len() > 1 {
-            // The longest chunks that fit together, so that few passes are made.
+            // The longest chunks that fit together, so that there are few passes.
             left.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
             let (mut here, mut rest, mut row) = (vec![], vec![], 0);
             for &(i, n) in &left {
@@ -330,7 +331,8 @@ impl GpuRunner {
             && !self.graph.is_recurrent()
     }
 
-    /// The rows at whose multiples chunks of sequences begin, in all programs that take several.
+    /// The multiple of rows at which chunks of sequences begin, in all programs that support
+    /// several sequences.
     fn piece_rows(&self) -> usize {
         let prompts = &self.loaded.plan.prompts;
         prompts.iter().filter_map(|p| p.packs()).max().unwrap_or(64) as usize
@@ -402,7 +404,7 @@ impl GpuRunner {
         }
     }
 
-    /// Computes as many tokens as a program takes, up to `left`, without logits. Returns their
+    /// Computes as many tokens as a program supports, up to `left`, without logits. Returns their
     /// number.
     fn feed_many(
         &mut self,
@@ -436,8 +438,8 @@ impl GpuRunner {
         Ok(tokens)
     }
 
-    /// After a prompt that ended with the token at `last`: makes its logits in row 0, and sets the
-    /// position.
+    /// Runs after a prompt that ended with the token at `last`: computes its logits in row 0, and
+    /// sets the position.
     pub(super) fn row_after_prompt(
         &mut self,
         slot: usize,
@@ -445,14 +447,14 @@ impl GpuRunner {
     ) -> Result<(), SessionError> {
         match self.last {
             LastProgram::Prompt(index, fed) => self.head(index, fed - 1..fed)?,
-            // The last piece was a single token and has logits.
+            // The last piece was a single token, so it has logits.
             LastProgram::Rows(_) => {}
         }
         self.list(&[slot])?;
         self.move_to(slot, last)
     }
 
-    /// Appends the logits of these rows of the last prompt chunk, computed in groups.
+    /// Appends the logits of these rows of the last prompt chunk. They are computed in groups.
     fn heads(
         &mut self,
         index: usize,
@@ -473,7 +475,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Makes the logits of these rows of the last prompt chunk, in the buffers of a program with
+    /// Computes the logits of these rows of the last prompt chunk, in the buffers of a program with
     /// the same number of rows.
     fn head(&self, index: usize, rows: Range<usize>) -> Result<(), SessionError> {
         let (r, prompt, n) = (&self.loaded, self.prompt(index)?, rows.len());
@@ -516,7 +518,7 @@ impl GpuRunner {
         // With ranks in other processes the result may never arrive; this wait has a time limit.
         self.loaded.settle()?;
         let rows = all.read(<[f32]>::to_vec)?;
-        // Checked after everything was computed.
+        // The results are checked after everything was computed.
         self.loaded.check()?;
         Ok(rows)
     }
@@ -543,14 +545,15 @@ impl GpuRunner {
                 }
             }
         }
-        // Sequences that may have no allowed token are handled first: no sampler has advanced yet.
+        // Sequences that may have no allowed token are handled first, because no sampler has
+        // advanced yet.
         for t in tasks.iter().filter(|t| by_device(t) && !t.sampler.takes_logits_as_they_are()) {
             let token = self.loaded.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
             if !t.sampler.may_choose(token) {
                 return Err(SessionError::NothingAllowed);
             }
         }
-        // Then the host's choices, because their logits may be invalid.
+        // Then the host's choices, because its logits may be invalid.
         let by_host = |t: &Task<'_>| t.want == Want::Choose && !by_device(t);
         let with = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| by_host(t));
         let mut tokens = choose(with.map(|(t, row)| (t, std::mem::take(row))))?.into_iter();
@@ -588,8 +591,8 @@ pub(super) fn last_of(t: &Task<'_>) -> usize {
     (t.first + t.tokens.len()).saturating_sub(1)
 }
 
-/// Whether the device makes the choice. The host makes it if there are very many biases or the
-/// penalty window is very long: a slot's list on the device holds `MOST` tokens.
+/// Whether the device chooses. The host chooses if there are very many biases or the penalty window
+/// is very long, because a slot's list on the device has space for `MOST` tokens.
 fn by_device(t: &Task<'_>) -> bool {
     t.want == Want::Choose && t.sampler.is_adjustable(MOST)
 }

@@ -1,14 +1,14 @@
-//! Switches to a persistent kernel that was compiled in the background (`gpu/src/background.rs`),
-//! while tokens are decoded.
+//! Switches to a persistent kernel that was compiled in the background (`gpu/src/background.rs`)
+//! during decoding.
 
 use super::GpuRunner;
 use crate::loaded_plan::Persistent;
 use kjit_exec::SessionError;
 
 impl GpuRunner {
-    /// If the persistent kernel has just been compiled, switches to it between two tokens. Returns
-    /// whether it switched; then graphs must be captured again. `at` is the number of tokens in the
-    /// sequence. Until the compile has ended this only polls; the switch allocates and waits for
+    /// Switches to the persistent kernel between two tokens, if its compile has just ended. Returns
+    /// whether it switched; graphs must then be captured again. `at` is the number of tokens in the
+    /// sequence. Until the compile has ended, this only polls. The switch allocates and waits for
     /// the stream.
     pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
         if self.leave_persistent()? {
@@ -46,7 +46,7 @@ impl GpuRunner {
             Err(lost) if self.opened().memory().is_err() => return Err(lost),
             Err(refused) => refused,
         };
-        // As at opening, ordinary launches are used instead.
+        // Ordinary launches are used instead, as at opening.
         self.loaded.persistent.clear();
         self.drop_recordings();
         early.one_launch_taken(Err(refused.to_string()));

@@ -1,10 +1,10 @@
-//! Tensor split in one process: several devices compute each layer together. Each has a runner for
-//! its shard of the graph.
+//! Tensor split in one process: several devices compute each layer together. Each device has a
+//! runner for its shard of the graph.
 //!
-//! All runners make the same calls, each on its own thread, and so launch the same work in the same
-//! order. Launches depend only on tokens, and tokens are equal because each device has all logits
-//! with the same bits. Their kernels exchange data during the launches (`kjit_kernels::reduce`).
-//! The results of the first device are returned.
+//! All runners make the same calls, each on its own thread, so they launch the same work in the
+//! same order. Launches depend only on tokens. The tokens are equal because each device has all
+//! logits, bit for bit equal. Their kernels exchange data during the launches
+//! (`kjit_kernels::reduce`). The results of the first device are returned.
 
 use super::GpuRunner;
 use super::OtherDevices;
@@ -73,7 +73,8 @@ impl GpuRunner {
         for a in devices {
             for b in devices.iter().filter(|b| !b.same(a)) {
                 if a.target() != b.target() {
-                    // The last bits of sums would differ, and so would tokens.
+                    // The last bits of sums would differ between kinds of devices, and so would the
+                    // tokens.
                     return Err(DevicesIncompatible::Link(format!(
                         "{} and {} are not of one kind",
                         a.label(),
@@ -106,8 +107,8 @@ impl GpuRunner {
             opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
         });
         let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
-        // All devices must use the persistent kernel, or none, since these kernels wait for each
-        // other.
+        // Either all devices or none must use the persistent kernel, because these kernels wait for
+        // each other.
         let has = |r: &GpuRunner| r.loaded.persistent.len();
         let everywhere = runners.iter().all(|r| has(r) == runners.first().map_or(0, has));
         let sole = SharedDevices::on(devices)?;
@@ -201,15 +202,15 @@ impl GpuRunner {
         let failed: Vec<SessionError> = rest.into_iter().filter_map(Result::err).collect();
         match mine {
             Ok(done) if failed.is_empty() => Ok(done),
-            // All devices return this error, and none has changed.
+            // All devices return this error, and none of them has changed.
             Err(SessionError::NothingAllowed)
                 if failed.iter().all(|e| matches!(e, SessionError::NothingAllowed)) =>
             {
                 Err(SessionError::NothingAllowed)
             }
             mine => {
-                // The devices no longer have the same state. The error of a lost device explains
-                // more than the error of a waiting one.
+                // The states of the devices are no longer equal. The error of a lost device
+                // explains more than the error of a waiting device.
                 let mut all: Vec<SessionError> = mine.err().into_iter().chain(failed).collect();
                 let second = |e: &SessionError| {
                     e.to_string().contains("with it: ") || e.to_string().contains("has failed")
@@ -305,7 +306,7 @@ fn in_host(
     why: Option<&str>,
 ) -> Result<Vec<Exchange>, DevicesIncompatible> {
     Exchange::of(devices, room, InboxMemory::Host).map_err(|error| match error {
-        // A failed call is not a lost device if the devices still respond.
+        // A failed call does not mean a lost device if the devices still respond.
         lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
             DevicesIncompatible::Other(lost)
         }
@@ -329,7 +330,7 @@ fn in_host_too(
     })
 }
 
-/// Decodes in step with the first device: its sink decides after each token.
+/// Decodes in step with the first device, whose sink decides after each token.
 fn follow(
     runner: &mut GpuRunner,
     tasks: &mut [Task<'_>],
@@ -350,10 +351,10 @@ fn follow(
     apart.map_or(done, |why| Err(SessionError::Lost(why)))
 }
 
-/// Number of patterns with the largest number of rows of a pass, one for each half of the inboxes,
-/// so that every value of them is tested. (8B in chunks of 2048: 34 MB each.)
+/// Number of patterns with the largest number of rows of a pass. There is one for each half of the
+/// inboxes, so that every value of them is tested. (8B in chunks of 2048: 34 MB each.)
 const WHOLE: u32 = 2;
-/// The most rows of the other patterns.
+/// Maximum number of rows of the other patterns.
 const ROWS: u32 = 64;
 
 /// Tests that data between devices arrives: reduces patterns with the kernels, memory and links

@@ -1,4 +1,4 @@
-//! The measuring process. If it faults, hangs or is killed, the parent continues.
+//! The process that measures. If it faults, hangs or is killed, the parent continues.
 
 use super::TuningSet;
 use super::protocol::{ChildRequest, ChildResponse};
@@ -16,8 +16,8 @@ const SEED: u64 = 20_261_121;
 /// Replays of a variant.
 const REPLAYS: usize = 11;
 
-/// Answers requests until there are no more. On a lost device it reports that and ends. The course
-/// must be made from the same plan as in the parent.
+/// Answers requests until there are no more. If the device is lost, it reports that and ends. The
+/// tuning set must be created from the same plan as in the parent.
 ///
 /// # Errors
 /// A broken pipe; a device without a stream.
@@ -34,7 +34,7 @@ pub fn serve(
     for line in questions.lines() {
         let answer = match serde_json::from_str::<ChildRequest>(&line?) {
             Ok(ask) => child.answer(&ask),
-            Err(e) => ChildResponse::Wrong { why: format!("not a request: {e}") },
+            Err(e) => ChildResponse::Wrong { why: format!("invalid request: {e}") },
         };
         serde_json::to_writer(&mut answers, &answer)?;
         answers.write_all(b"\n")?;
@@ -111,7 +111,9 @@ impl Child<'_> {
     fn subject(&self, index: usize, spec: &str) -> Outcome<&MeasuredKernel> {
         let found = self.course.subjects.get(index).filter(|s| s.spec.to_string() == spec);
         found.ok_or_else(|| {
-            Fault::Wrong(format!("subject {index} is not '{spec}' here: another model or version?"))
+            Fault::Wrong(format!(
+                "subject {index} is not '{spec}': is this a different model or version of kjit?"
+            ))
         })
     }
 
@@ -130,7 +132,7 @@ impl Child<'_> {
             return Ok(());
         }
         let Some(subject) = self.course.subjects.get(index) else {
-            return Err(Fault::Wrong(format!("there is no subject {index}")));
+            return Err(Fault::Wrong(format!("subject {index} does not exist")));
         };
         let (target, units) = (&self.target, self.device.info().units);
         let wrong = |e: kjit_kernels::SpecError| Fault::Wrong(e.to_string());
@@ -173,21 +175,22 @@ impl Child<'_> {
         Ok((subject.spec.with(Some(tuning)), tuning))
     }
 
-    /// Makes a variant current after checking it against the oracle. Returns the previous one.
+    /// Makes a variant current after checking it against the oracle. Returns the previous variant.
     fn put(&mut self, index: usize, spec: &str, tuning: &str) -> Outcome<Spec> {
         let (variant, _) = self.variant(index, spec, tuning)?;
         self.station(index)?;
         let size = self.subject(index, spec)?.size;
         let kernel = self.kernel(&variant)?;
         let Some(station) = self.stations.get_mut(&index) else {
-            return Err(Fault::Wrong(format!("there is no subject {index}")));
+            return Err(Fault::Wrong(format!("subject {index} does not exist")));
         };
         station.placed.vary(&variant, &self.target, size).map_err(Fault::Wrong)?;
         station.kernel = kernel;
         let before = std::mem::replace(&mut station.spec, variant);
         let checked = station.placed.check(&station.kernel.clone(), false);
         if let Err(why) = checked {
-            // A wrong variant does not stay current. This also detects a lost device immediately.
+            // A wrong variant does not stay current. This check also detects a lost device
+            // immediately.
             self.restore(index, &before)?;
             self.stream.synchronize()?;
             self.device.memory()?;
@@ -237,12 +240,12 @@ impl Child<'_> {
         Ok(ChildResponse::Duelled { first, second })
     }
 
-    /// Times the current variant of a subject: within a whole token if it is part of one, and
-    /// otherwise in a chain of launches of the subject alone.
+    /// Times the current variant of a subject: in a whole token if the subject is part of one,
+    /// otherwise in a chain of its own launches.
     fn timed(&mut self, index: usize, replays: usize) -> Outcome<Timing> {
         if !self.course.token.contains(&index) {
             let Some(station) = self.stations.get_mut(&index) else {
-                return Err(Fault::Wrong(format!("there is no subject {index}")));
+                return Err(Fault::Wrong(format!("subject {index} does not exist")));
             };
             let kernel = station.kernel.clone();
             return Ok(station.placed.alone(&kernel)?.0);

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The tuning choices in an engine's cache: its own directory, packs and other read-only layers. A
-/// record that does not name a variant of its kernel is set aside with a warning of the cache, and
+/// The tuning choices in an engine's cache: its own directory, packs and other read-only layers. If
+/// a record does not name a variant of its kernel, it is set aside with a warning of the cache, and
 /// the shipped default is used.
 pub struct StoredTunings<'e> {
     engine: &'e Engine,
-    /// Answers so far: a plan asks for the same spec once for each layer.
+    /// Previous results. A plan needs the choice of one spec for each layer.
     asked: Mutex<HashMap<(String, String), Option<Tuning>>>,
 }
 
@@ -24,7 +24,7 @@ impl<'e> StoredTunings<'e> {
         StoredTunings { engine, asked: Mutex::default() }
     }
 
-    /// Saves a choice for all later plans with this cache. `measured` describes its source for
+    /// Saves a choice for all later plans with this cache. `measured` describes its origin for
     /// users.
     ///
     /// # Errors
@@ -57,10 +57,10 @@ impl<'e> StoredTunings<'e> {
         let text = chosen(&record);
         let tuning = text.as_deref().and_then(|text| spec.named(target, text));
         if tuning.is_none() {
-            let why = text.map_or("it is not a choice".to_owned(), |t| {
+            let why = text.map_or("it is not a tuning record".to_owned(), |t| {
                 format!("'{t}' is not a variant of this kernel")
             });
-            // If setting it aside fails, the record is not used either.
+            // Even if setting it aside fails, the record is not used.
             let _ = self.engine.reject_tuning_choice(&subject, &why);
         }
         tuning

@@ -1,23 +1,23 @@
-//! A tuning course: the kernels to tune and the launches among which they are timed. Parent and
-//! child make the same course from the same plan, and identify its parts by their texts.
+//! A tuning set: the kernels to tune, and the launches among which they are timed. Parent and child
+//! create the same tuning set from the same plan, and identify its parts by their texts.
 
 use crate::measure::{MeasuredKernel, of_plan};
 use kjit_engine::Target;
 use kjit_plan::Plan;
 
-/// The kernels of a course.
+/// The kernels of a tuning set.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TuningSet {
-    /// All kernels of the model, or the requested ones.
+    /// All kernels of the model, or the requested kernels.
     pub subjects: Vec<MeasuredKernel>,
     /// The launches of a token, as indices of subjects. A one-token kernel is timed among them,
-    /// since the best variant in a chain of only its launches is not the best in a layer. If empty,
-    /// every kernel is timed in a chain of only its launches.
+    /// because the best variant in a chain of its own launches is not the best in a layer. If
+    /// empty, every kernel is timed in a chain of its own launches.
     pub token: Vec<usize>,
 }
 
 impl TuningSet {
-    /// The course of a plan, with `depth` tokens in the cache.
+    /// The tuning set of a plan, with `depth` tokens in the cache.
     #[must_use]
     pub fn of_plan(plan: &Plan, depth: usize) -> TuningSet {
         let subjects = of_plan(plan, depth);
@@ -29,7 +29,8 @@ impl TuningSet {
         TuningSet { subjects, token }
     }
 
-    /// The subjects with tunings, each once. A subject of several programs has its largest size.
+    /// The subjects with tunings, each once. If a subject is in several programs, its largest size
+    /// is used.
     #[must_use]
     pub fn tunable(&self, target: &Target) -> Vec<usize> {
         let mut all: Vec<usize> = vec![];

@@ -1,8 +1,8 @@
 //! Tuning: measures the best variant of each kernel on a device, and saves the choices in the cache
 //! for all later plans.
 //!
-//! Variants run in a child process. A variant that faults, hangs or is killed is recorded, and the
-//! next child continues with the next variant. A variant is timed only if its results match the
+//! Variants run in a child process. If a variant faults, hangs or is killed, this is recorded, and
+//! the next child continues with the next variant. A variant is timed only if its results match the
 //! oracle. It is chosen only if it is faster than the default by more than the spread of both. All
 //! timings and failures are saved, by target, driver, source and spec.
 

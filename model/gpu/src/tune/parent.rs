@@ -17,13 +17,13 @@ use std::time::Duration;
 /// Options of tuning.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The time limit of a variant; a child that does not answer is killed.
+    /// The time limit of a variant. A child that does not answer is killed.
     pub patience: Duration,
-    /// The time limit in which a new child makes the data.
+    /// The time limit in which a new child creates the data.
     pub start: Duration,
     /// Rounds in which the default and the best variant are timed alternately.
     pub rounds: usize,
-    /// The most variants of a kernel, spread over all its variants.
+    /// Maximum number of variants of a kernel, spread over all its variants.
     pub variants: usize,
     #[doc(hidden)]
     pub _more: NonExhaustive,
@@ -62,7 +62,8 @@ pub struct Tuned {
     /// The tuning used from now on.
     pub chosen: String,
     /// Seconds with the default, seconds with the best variant, and the difference that may be
-    /// random, from alternating rounds. `None` if no variant was faster than the default.
+    /// random. They are measured in alternating rounds. `None` if no variant was faster than the
+    /// default.
     pub duel: Option<(f64, f64, f64)>,
     /// A description of the timed launches.
     pub context: String,
@@ -81,9 +82,9 @@ pub struct Progress<'a> {
     pub all: usize,
 }
 
-/// Tunes the course's subjects that have a choice and are `wanted`, and saves the results. `spawn`
-/// starts a child that calls [`serve`](super::serve) with the same course on its standard input and
-/// output. `told` is called for each subject and variant.
+/// Tunes the subjects of the tuning set that have a choice and that `wanted` selects, and saves the
+/// results. `spawn` starts a child that calls [`serve`](super::serve) with the same tuning set on
+/// its standard input and output. `told` is called for each subject and variant.
 ///
 /// # Errors
 /// A child that cannot be started, or that always ends before its first answer.
@@ -123,7 +124,7 @@ struct Parent<'a> {
     used: Vec<ChildRequest>,
 }
 
-/// Children in a row that may end before their first answer.
+/// Number of consecutive children that may end before their first answer.
 const TRIES: usize = 3;
 
 impl Parent<'_> {
@@ -152,7 +153,7 @@ impl Parent<'_> {
                 Ok(ChildResponse::Wrong { why } | ChildResponse::Lost { why }) | Err(why) => {
                     Err(why)
                 }
-                Ok(other) => Err(format!("an answer to another request: {other:?}")),
+                Ok(other) => Err(format!("an answer to a different request: {other:?}")),
             };
             candidates.push(Candidate { tuning, outcome });
         }
@@ -170,8 +171,8 @@ impl Parent<'_> {
                 tunings,
                 rounds: self.options.rounds,
             };
-            // If the default fails, there is no comparison; a variant that fails in the comparison
-            // is not chosen.
+            // If the default fails, there is no comparison. If a variant fails in the comparison,
+            // it is not chosen.
             if let Ok(ChildResponse::Duelled { first, second }) = self.ask(&ask)? {
                 let (usual, other, chance) = decide(first, second);
                 duel = Some((usual, other, chance));
@@ -183,7 +184,7 @@ impl Parent<'_> {
         let alone = !self.course.token.contains(&index);
         let context = match alone {
             true => {
-                format!("a launch, in a chain of its own kind ({} tokens)", subject.size.tokens)
+                format!("a launch, in a chain of its own launches ({} tokens)", subject.size.tokens)
             }
             false => {
                 format!(
@@ -236,7 +237,7 @@ impl Parent<'_> {
         let known = kept.choice(spec, target);
         let chosen = space.iter().find(|t| t.to_string() == tuned.chosen).copied();
         match chosen {
-            // The default needs no record, but must replace an older choice.
+            // The default needs no record, but it must replace an older choice.
             Some(t) if tuned.chosen != tuned.default || known.is_some_and(|k| k != t) => {
                 kept.keep(spec, target, t, &tuned.measured(&device.name))
             }
@@ -244,8 +245,8 @@ impl Parent<'_> {
         }
     }
 
-    /// Sends a request to the child, which is started if needed. The inner error is a failure of
-    /// the variant; the outer error means that no child starts.
+    /// Sends a request to the child. The child is started if needed. The inner error is a failure
+    /// of the variant. The outer error means that no child starts.
     fn ask(&mut self, ask: &ChildRequest) -> Result<Result<ChildResponse, String>, String> {
         let mut last = String::new();
         for _ in 0..TRIES {
@@ -253,7 +254,7 @@ impl Parent<'_> {
                 Some(process) => (process, false),
                 None => (Process::start((self.spawn)())?, true),
             };
-            // A new child gets extra time for making the data, but not for the variant.
+            // A new child gets extra time for creating the data, but not for the variant.
             let ready = match (fresh, ask) {
                 (false, _) => Ok(()),
                 (
@@ -293,17 +294,17 @@ impl Parent<'_> {
                 Err(why) => Err(process.end(&why)),
             });
         }
-        Err(format!("the measuring process ended before its first measurement: {last}"))
+        Err(format!("the process that measures ended before its first measurement: {last}"))
     }
 }
 
 impl Tuned {
-    /// A readable description of the choice: the card and the gain.
+    /// A readable description of the choice: the GPU and the gain.
     #[must_use]
     pub fn measured(&self, device: &str) -> String {
         match self.duel {
             Some((usual, other, chance)) => format!(
-                "{device}: {:.2} µs instead of {:.2} (chance {:.2}) for {}",
+                "{device}: {:.2} µs instead of {:.2} (random difference {:.2}) for {}",
                 other * 1e6,
                 usual * 1e6,
                 chance * 1e6,
@@ -320,8 +321,8 @@ fn spread(all: Vec<Tuning>, most: usize) -> Vec<Tuning> {
     if n <= most { all } else { (0..most).filter_map(|i| all.get(i * n / most).copied()).collect() }
 }
 
-/// Both medians, and the difference that may be random: the larger spread of rounds, without the
-/// slowest round of each.
+/// Both medians, and the difference that may be random: the larger spread of the rounds, without
+/// the slowest round of each.
 fn decide(mut first: Vec<f64>, mut second: Vec<f64>) -> (f64, f64, f64) {
     first.sort_by(f64::total_cmp);
     second.sort_by(f64::total_cmp);

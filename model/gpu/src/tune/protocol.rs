@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A request to the child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum ChildRequest {
-    /// Makes and uploads the data of a subject, and of the subjects among which it is timed. Does
+    /// Creates and uploads the data of a subject, and of the subjects among which it is timed. Does
     /// not run kernels.
     Prepare { subject: usize, spec: String },
     /// Checks and times a variant.
@@ -20,7 +20,7 @@ pub(super) enum ChildRequest {
 /// The child's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum ChildResponse {
-    /// Seconds of a token, or of a launch if timed alone.
+    /// Seconds of a token, or of a launch if it is timed in its own chain.
     Timed { median: f64, spread: f64 },
     /// Medians of each round, for the first and the second variant.
     Duelled { first: Vec<f64>, second: Vec<f64> },
