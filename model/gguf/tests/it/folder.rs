@@ -192,7 +192,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
                 f.tokenizer["post_processor"] = post_processor(Some("</s>"), None);
                 f.others[0].1["add_bos_token"] = Value::Null;
             },
-            &["/tokenizer.json", "in front", "'</s>'"],
+            &["/tokenizer.json", "first token", "'</s>'"],
         ),
         (
             |f| {
