@@ -9,10 +9,10 @@ use crate::simd::{Job, LANES, Tile, Vector};
 use kjit_graph::op::Mask;
 
 /// Positions in a block. With heads of 64 elements, keys and values take 32 KiB each.
-pub(super) const KEYS: usize = 128;
+pub(super) const BLOCK_POSITIONS: usize = 128;
 
 /// Minimum number of rows for the matrix kernel.
-pub(super) const MANY: usize = 6;
+pub(super) const MIN_MATRIX_ROWS: usize = 6;
 
 /// The data that all tasks of one attention operation share.
 #[derive(Clone, Copy)]
@@ -63,9 +63,8 @@ pub struct Attend<'a> {
 /// Floats of the running softmax state of a row: maximum and sum.
 pub(super) const STATE: usize = 2;
 
-/// The layout of rows of `width` elements (a multiple of 32). `together` rows are stored
-/// interleaved by groups of 32 elements, like the sums of tiles; 1 means that each row is
-/// contiguous.
+/// The layout of rows of `width` elements (a multiple of 32). `together` rows are interleaved by
+/// groups of 32 elements, as the sums of tiles are stored. With 1, each row is contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct RowLayout {
     pub together: usize,
@@ -99,10 +98,10 @@ impl Job for Attend<'_> {
         let mut scratch = Scratch::take();
         let [q, k, panel, v, s, acc, state] = scratch.parts([
             m * dim,
-            KEYS * dim,
+            BLOCK_POSITIONS * dim,
             LANES * dim,
-            KEYS * padded,
-            m * KEYS,
+            BLOCK_POSITIONS * padded,
+            m * BLOCK_POSITIONS,
             m * padded,
             m * STATE,
         ]);
@@ -112,13 +111,14 @@ impl Job for Attend<'_> {
         acc.fill(0.0);
         v.fill(0.0);
         self.begin(state);
-        let end = self.seen_to(self.token + self.tokens - 1);
-        let mut at = self.begins_at();
+        let end = self.visible_end(self.token + self.tokens - 1);
+        let mut at = self.first_block();
         while at < end {
-            let n = KEYS.min(end - at);
+            let n = BLOCK_POSITIONS.min(end - at);
             let n32 = n.next_multiple_of(LANES);
-            // SAFETY: the caller guarantees the instruction set; the buffers cut above hold KEYS
-            // rows of keys and values, and m rows of KEYS scores and of padded results.
+            // SAFETY: the caller guarantees the instruction set; the buffers cut above hold
+            // BLOCK_POSITIONS rows of keys and values, and m rows of BLOCK_POSITIONS scores and of
+            // padded results.
             unsafe {
                 self.layer.keys.rows(self.key_head, at, n).decode::<V>(k, dim);
                 self.layer
@@ -126,27 +126,49 @@ impl Job for Attend<'_> {
                     .rows(self.key_head, at, n)
                     .short(value_dim)
                     .decode::<V>(v, padded);
-                if m >= MANY || self.reproducible {
+                if m >= MIN_MATRIX_ROWS || self.reproducible {
                     // Rows past n hold old keys or zeros; their scores are masked.
                     s.fill(0.0);
                     for j in (0..n32).step_by(LANES) {
                         transpose_panel::<V>(&k[j * dim..], dim, panel);
                         let (a, b, c) = (q.as_ptr(), panel.as_ptr(), s.as_mut_ptr().add(j));
-                        Tile { n: dim, a, a_stride: dim, b, b_stride: LANES, c, c_stride: KEYS }
-                            .rows::<V>(m);
+                        Tile {
+                            n: dim,
+                            a,
+                            a_stride: dim,
+                            b,
+                            b_stride: LANES,
+                            c,
+                            c_stride: BLOCK_POSITIONS,
+                        }
+                        .rows::<V>(m);
                     }
                 } else {
-                    for (q, s) in q.chunks_exact(dim).zip(s.chunks_exact_mut(KEYS)) {
+                    for (q, s) in q.chunks_exact(dim).zip(s.chunks_exact_mut(BLOCK_POSITIONS)) {
                         for (k, s) in k.chunks_exact(dim).zip(&mut s[..n]) {
                             *s = dot::<V>(q, k);
                         }
                     }
                 }
-                self.softmax_block::<V>(at, n, (s, alone(KEYS)), (acc, alone(padded)), state);
+                self.softmax_block::<V>(
+                    at,
+                    n,
+                    (s, alone(BLOCK_POSITIONS)),
+                    (acc, alone(padded)),
+                    state,
+                );
                 for j in (0..padded).step_by(LANES) {
                     let (a, b, c) = (s.as_ptr(), v.as_ptr().add(j), acc.as_mut_ptr().add(j));
-                    Tile { n, a, a_stride: KEYS, b, b_stride: padded, c, c_stride: padded }
-                        .rows::<V>(m);
+                    Tile {
+                        n,
+                        a,
+                        a_stride: BLOCK_POSITIONS,
+                        b,
+                        b_stride: padded,
+                        c,
+                        c_stride: padded,
+                    }
+                    .rows::<V>(m);
                 }
             }
             at += n;
@@ -158,16 +180,16 @@ impl Job for Attend<'_> {
 }
 
 impl Attend<'_> {
-    /// The first position of the first block. If `reproducible`, it is a multiple of KEYS, so that
-    /// it is independent of the task's tokens. Positions that a token does not see do not change
-    /// its results.
-    pub(super) fn begins_at(&self) -> usize {
-        let first = self.seen_from(self.token);
-        if self.reproducible { first / KEYS * KEYS } else { first }
+    /// The first position of the first block. If `reproducible`, it is a multiple of
+    /// [`BLOCK_POSITIONS`], so that it is independent of the task's tokens. Positions that a token
+    /// does not see do not change its results.
+    pub(super) fn first_block(&self) -> usize {
+        let first = self.first_visible(self.token);
+        if self.reproducible { first / BLOCK_POSITIONS * BLOCK_POSITIONS } else { first }
     }
 
     /// The first position that a token sees.
-    pub(super) fn seen_from(&self, token: usize) -> usize {
+    pub(super) fn first_visible(&self, token: usize) -> usize {
         let own = self.layer.first + token;
         match self.layer.mask {
             Mask::Causal => self.layer.window.map_or(0, |w| (own + 1).saturating_sub(w)),
@@ -178,7 +200,7 @@ impl Attend<'_> {
     }
 
     /// One past the last position that a token sees.
-    pub(super) fn seen_to(&self, token: usize) -> usize {
+    pub(super) fn visible_end(&self, token: usize) -> usize {
         let own = self.layer.first + token;
         match self.layer.mask {
             Mask::Causal | Mask::Chunk(_) => own + 1,
@@ -210,26 +232,27 @@ impl Attend<'_> {
         &self,
         at: usize,
         n: usize,
-        (scores, lie): (&mut [f32], RowLayout),
-        (results, results_lie): (&mut [f32], RowLayout),
+        (scores, layout): (&mut [f32], RowLayout),
+        (results, results_layout): (&mut [f32], RowLayout),
         state: &mut [f32],
     ) {
         let whole = n.next_multiple_of(2 * LANES);
         for (i, [largest, sum]) in state.as_chunks_mut::<STATE>().0.iter_mut().enumerate() {
-            let (s, acc) = (&mut scores[lie.row(i)..], &mut results[results_lie.row(i)..]);
+            let (s, acc) = (&mut scores[layout.row(i)..], &mut results[results_layout.row(i)..]);
             let token = self.token + i / self.heads;
-            let (from, to) = (self.seen_from(token).saturating_sub(at), self.seen_to(token));
+            let (from, to) =
+                (self.first_visible(token).saturating_sub(at), self.visible_end(token));
             let (from, to) = (from.min(n), to.saturating_sub(at).min(n));
             assert!(
-                lie.element(whole - 1) < s.len()
-                    && results_lie.element(results_lie.width - 1) < acc.len()
+                layout.element(whole - 1) < s.len()
+                    && results_layout.element(results_layout.width - 1) < acc.len()
             );
             // SAFETY: the caller guarantees the instruction set. The assertion above shows that
             // groups of 32 below `whole` are in `s`, and groups of 32 of a result row in `acc`.
             unsafe {
                 if let Some(cap) = self.layer.soft_cap {
                     for j in (0..whole).step_by(LANES) {
-                        let p = s.as_mut_ptr().add(lie.element(j));
+                        let p = s.as_mut_ptr().add(layout.element(j));
                         soft_cap(V::load(p), cap).store(p);
                     }
                 }
@@ -237,11 +260,11 @@ impl Attend<'_> {
                     let (slope, own) =
                         (slopes[self.head + i % self.heads], self.layer.first + token);
                     for j in 0..n {
-                        s[lie.element(j)] -= slope * own.abs_diff(at + j) as f32;
+                        s[layout.element(j)] -= slope * own.abs_diff(at + j) as f32;
                     }
                 }
                 if let Some((all, width)) = self.layer.only {
-                    let mut seen = [false; KEYS];
+                    let mut seen = [false; BLOCK_POSITIONS];
                     for &position in &all[token * width..][..width] {
                         let j = position as usize;
                         if position >= 0.0 && (at..at + n).contains(&j) {
@@ -250,26 +273,26 @@ impl Attend<'_> {
                     }
                     (0..n)
                         .filter(|j| !seen[*j])
-                        .for_each(|j| s[lie.element(j)] = f32::NEG_INFINITY);
+                        .for_each(|j| s[layout.element(j)] = f32::NEG_INFINITY);
                 }
                 for j in (0..from).chain(to.max(from)..whole) {
-                    s[lie.element(j)] = f32::NEG_INFINITY;
+                    s[layout.element(j)] = f32::NEG_INFINITY;
                 }
                 let mut m = V::splat(*largest);
                 for j in (0..whole).step_by(LANES) {
-                    m = V::load(s.as_ptr().add(lie.element(j))).max(m);
+                    m = V::load(s.as_ptr().add(layout.element(j))).max(m);
                 }
                 let m = m.largest();
                 if m == f32::NEG_INFINITY {
                     // No position is visible yet.
                     for j in (0..whole).step_by(LANES) {
-                        V::splat(0.0).store(s.as_mut_ptr().add(lie.element(j)));
+                        V::splat(0.0).store(s.as_mut_ptr().add(layout.element(j)));
                     }
                     continue;
                 }
                 let mut total = V::splat(0.0);
                 for j in (0..whole).step_by(LANES) {
-                    let p = s.as_mut_ptr().add(lie.element(j));
+                    let p = s.as_mut_ptr().add(layout.element(j));
                     let e = V::load(p).sub(V::splat(m)).exp();
                     e.store(p);
                     total = total.add(e);
@@ -277,13 +300,13 @@ impl Attend<'_> {
                 if self.reproducible {
                     // `exp` of the lowest score is not exactly 0, and values of masked positions
                     // must have no effect.
-                    (0..from).chain(to.max(from)..whole).for_each(|j| s[lie.element(j)] = 0.0);
+                    (0..from).chain(to.max(from)..whole).for_each(|j| s[layout.element(j)] = 0.0);
                 }
                 if m != *largest {
                     let shrink = (*largest - m).exp();
                     *sum *= shrink;
-                    for j in (0..results_lie.width).step_by(LANES) {
-                        let p = acc.as_mut_ptr().add(results_lie.element(j));
+                    for j in (0..results_layout.width).step_by(LANES) {
+                        let p = acc.as_mut_ptr().add(results_layout.element(j));
                         V::load(p).mul(V::splat(shrink)).store(p);
                     }
                     *largest = m;
@@ -307,11 +330,11 @@ impl Attend<'_> {
     /// `layer.out` is valid for one row per row of `layer.q`, and no other thread uses these heads
     /// and tokens of it.
     #[inline(always)]
-    pub(super) unsafe fn scatter(&self, acc: &[f32], lie: RowLayout, state: &[f32]) {
+    pub(super) unsafe fn scatter(&self, acc: &[f32], layout: RowLayout, state: &[f32]) {
         let dim = self.layer.value_dim;
         for (i, [_, sum]) in state.as_chunks::<STATE>().0.iter().enumerate() {
             for (j, run) in
-                (0..dim).step_by(LANES).zip(acc[lie.row(i)..].chunks(lie.together * LANES))
+                (0..dim).step_by(LANES).zip(acc[layout.row(i)..].chunks(layout.together * LANES))
             {
                 for (x, j) in run[..LANES.min(dim - j)].iter().zip(j..) {
                     // SAFETY: inside the row's head, which the caller guarantees to be valid and

@@ -8,10 +8,10 @@
 use super::scratch::Scratch;
 use super::simd::{LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles};
 use super::tiles::{self, UNIT, put, split_unit};
-use crate::attend::{Attend, KEYS, RowLayout, STATE};
+use crate::attend::{Attend, BLOCK_POSITIONS, RowLayout, STATE};
 
 /// Tile units in a block of positions.
-const BLOCK: usize = KEYS / TILE_UNIT;
+const BLOCK: usize = BLOCK_POSITIONS / TILE_UNIT;
 
 /// An attention task that uses tiles.
 pub struct AttendTiles<'a>(pub Attend<'a>);
@@ -28,11 +28,11 @@ impl TileJob for AttendTiles<'_> {
         let mut scratch = Scratch::take();
         let [queries, rows, keys, values, scores, weights, sums, state, halves] = scratch.parts([
             tiles::len(m, dim),
-            KEYS * dim.max(padded),
-            tiles::len(KEYS, dim),
+            BLOCK_POSITIONS * dim.max(padded),
+            tiles::len(BLOCK_POSITIONS, dim),
             runs * BLOCK * UNIT,
-            blocks * LANES * KEYS,
-            LANES * KEYS,
+            blocks * LANES * BLOCK_POSITIONS,
+            LANES * BLOCK_POSITIONS,
             blocks * LANES * padded,
             m * STATE,
             LANES * TILE_UNIT,
@@ -49,17 +49,18 @@ impl TileJob for AttendTiles<'_> {
         }
         sums.fill(0.0);
         task.begin(state);
-        let [score_lie, sum_lie] = [KEYS, padded].map(|width| RowLayout { together: LANES, width });
-        let end = task.seen_to(task.token + task.tokens - 1);
-        let mut at = task.seen_from(task.token);
+        let [score_lie, sum_lie] =
+            [BLOCK_POSITIONS, padded].map(|width| RowLayout { together: LANES, width });
+        let end = task.visible_end(task.token + task.tokens - 1);
+        let mut at = task.first_visible(task.token);
         // SAFETY: the caller guarantees the instruction set. Tiles are not in use yet on this
         // thread.
         unsafe { V::begin() };
         while at < end {
-            let n = KEYS.min(end - at);
+            let n = BLOCK_POSITIONS.min(end - at);
             let here = n.div_ceil(TILE_UNIT);
             // Missing rows and elements are zero.
-            let rows = &mut rows[..KEYS * dim.max(padded)];
+            let rows = &mut rows[..BLOCK_POSITIONS * dim.max(padded)];
             rows[n * dim..here * TILE_UNIT * dim].fill(0.0);
             if dim > task.layer.dim {
                 rows[..n * dim].fill(0.0);
@@ -97,7 +98,7 @@ impl TileJob for AttendTiles<'_> {
                     }
                 }
             }
-            for (block, s) in scores.chunks_exact_mut(LANES * KEYS).enumerate() {
+            for (block, s) in scores.chunks_exact_mut(LANES * BLOCK_POSITIONS).enumerate() {
                 for (run, c) in
                     s[..here * TILE_UNIT * LANES].chunks_exact_mut(LANES * LANES).enumerate()
                 {
@@ -111,7 +112,7 @@ impl TileJob for AttendTiles<'_> {
             }
             // SAFETY: the caller guarantees the instruction set.
             unsafe { task.softmax_block::<V>(at, n, (scores, score_lie), (sums, sum_lie), state) };
-            for (block, s) in scores.chunks_exact(LANES * KEYS).enumerate() {
+            for (block, s) in scores.chunks_exact(LANES * BLOCK_POSITIONS).enumerate() {
                 let panel = &mut weights[..here * TILE_UNIT * LANES];
                 // SAFETY: the caller guarantees the instruction set; the weights of 32 rows fill
                 // the panel.

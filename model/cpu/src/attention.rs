@@ -1,11 +1,11 @@
 //! Attention of a block of queries over the KV cache.
 //!
 //! A task is one key head, some of the query heads that share it, and some tokens: `m` rows of
-//! queries. The past is processed in blocks of `KEYS` positions. For each block the task decodes
-//! keys and values to f32, computes the scores of all rows, and updates a running maximum, sum and
-//! weighted value per row. This is the online softmax (Milakov & Gimelshein 2018, arXiv
+//! queries. The past is processed in blocks of `BLOCK_POSITIONS` positions. For each block the task
+//! decodes keys and values to f32, computes the scores of all rows, and updates a running maximum,
+//! sum and weighted value per row. This is the online softmax (Milakov & Gimelshein 2018, arXiv
 //! 1805.02867), in blocks as in FlashAttention (Dao et al. 2022, arXiv 2205.14135). With many rows
-//! it uses the matrix kernel. With few rows, as in decoding, it computes scores one by one:
+//! the task uses the matrix kernel. With few rows, as in decoding, it computes scores one by one:
 //! transposing the keys would cost more than it saves. On CPUs with tiles, prompts use
 //! [`AttendTiles`].
 
@@ -15,8 +15,8 @@ use super::simd::Isa;
 use crate::attend::{Attend, Layer};
 
 /// Attention of `rows` tokens. A task is a key head with its query heads and a range of tokens. If
-/// there are few such tasks (decoding), a task is a single query head. `precise`: all in f32.
-/// `reproducible`: the results of a token have the same bits in any batch.
+/// there are few such tasks (decoding), a task is a single query head. With `precise`, all values
+/// are f32. With `reproducible`, the results of a token have the same bits in any batch.
 pub fn attend(
     pool: &mut Pool,
     isa: Isa,
@@ -40,7 +40,8 @@ pub fn attend(
     };
     let head_runs = tasks / token_runs;
     pool.run(tasks, &|task| {
-        // Later tokens see most positions and go first, so that the last tasks are short.
+        // Later tokens see most positions. Their tasks start first, so that the last tasks are
+        // short.
         let token = (token_runs - 1 - task / head_runs) * TOKENS;
         let head = task % head_runs * per_task;
         let tokens = TOKENS.min(rows - token);
@@ -151,7 +152,7 @@ mod tests {
                             assert!(
                                 off <= 5e-5,
                                 "{heads} heads of {dim}, {value_dim}, case {case}, all {all}, {} \
-                                 at {i}: {got}, not {want}; {rng}",
+                                 at {i}: got {got}, expected {want}; {rng}",
                                 isa.name()
                             );
                         }
@@ -304,7 +305,8 @@ mod tests {
                         let tolerance = if tiles { tolerance + 2e-5 } else { tolerance };
                         assert!(
                             off <= tolerance,
-                            "{case:?} {kv:?} {}, tiles {tiles}, at {i}: {got}, not {want}; {rng}",
+                            "{case:?} {kv:?} {}, tiles {tiles}, at {i}: got {got}, expected \
+                             {want}; {rng}",
                             isa.name()
                         );
                     }

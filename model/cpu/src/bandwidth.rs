@@ -1,6 +1,6 @@
 //! Measures the read bandwidth of this machine's memory: the limit of decoding speed.
 
-use super::dot::ask;
+use super::dot::prefetch_ahead;
 use super::simd::{Isa, Job, LANES, Vector};
 use std::time::Instant;
 
@@ -48,7 +48,7 @@ impl Job for Sum<'_> {
         unsafe {
             let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
             for pair in self.data.chunks_exact(2 * LANES) {
-                ask::<V>(pair.as_ptr().cast(), size_of_val(pair), self.ahead);
+                prefetch_ahead::<V>(pair.as_ptr().cast(), size_of_val(pair), self.ahead);
                 even = even.add(V::load(pair.as_ptr()));
                 odd = odd.add(V::load(pair.as_ptr().add(LANES)));
             }

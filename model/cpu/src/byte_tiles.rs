@@ -6,14 +6,14 @@
 //! c[r][t] = Σ_blocks 2^(8−n) d[r] d[t] (256 Σ a h + Σ (a l + b h)) + Σ_g o[r][g] Σ_k x
 //! ```
 //!
-//! A code of 4 or 6 bits times the integer scale of its group (6 or 8 bits) fits in 16 bits. It is
-//! shifted left to use all 16 bits, and stored as two signed bytes. Elements of the input are two
-//! signed bytes with one scale per 256 columns. So the sums of a block stay in tiles, are exact,
-//! and are scaled once. One 16-bit product turns a weight into two bytes, or a table lookup for
-//! codes of 4 bits. [`tiles`](super::tiles) must decode the weight and round it twice to bf16.
-//! Three int8 products replace six, in the time of three bf16 products. The omitted product `b l`
-//! is at most 2^-15 of the largest product of a block's scale, and typically 2^-17. The rounding of
-//! the input has the same error.
+//! A code of 4 or 6 bits times the integer scale of its group (6 or 8 bits) fits in 16 bits. The
+//! product is shifted left to use all 16 bits, and stored as two signed bytes. Elements of the
+//! input are two signed bytes with one scale per 256 columns. So the sums of a block stay in tiles,
+//! are exact, and are scaled once. One 16-bit product turns a weight into two bytes; a code of 4
+//! bits needs only a table lookup. In contrast, [`tiles`](super::tiles) must decode the weight and
+//! round it twice to bf16. Three int8 products replace six, in the time of three bf16 products. The
+//! omitted product `b l` is at most 2^-15 of the largest product of a block's scale, and typically
+//! 2^-17. The rounding of the input has the same error.
 //!
 //! Offsets (one per row and 32 columns) are multiplied with sums of the input over these columns.
 //! This is a float product by bf16 tiles, with 1/32 of the columns.
@@ -56,11 +56,11 @@ const Q6_K: u32 = 14;
 /// tiles from 128 tokens on) and with this kernel. 16 threads of a Xeon: 32 tokens 75 and 130, 128
 /// tokens 145 and 229, 512 tokens 171 and 231. Two threads: 32 tokens 16 and 26, 128 tokens 26 and
 /// 41.
-const PAYS: usize = 32;
+const MIN_TOKENS: usize = 32;
 
 /// Whether to use this kernel for a format and a number of tokens.
 pub fn has(format: &Format, tokens: usize) -> bool {
-    tokens >= PAYS && matches!(format.ggml_id, Q4_K | Q5_K | Q6_K)
+    tokens >= MIN_TOKENS && matches!(format.ggml_id, Q4_K | Q5_K | Q6_K)
 }
 
 /// Number of floats for 32 tokens of `cols` elements: bytes and scales of each block, group sums.
@@ -99,7 +99,7 @@ static BYTES_OF: [[[u8; 16]; 2]; 64] = {
 
 /// Offset and length of the bytes, the scales and the sums of a chunk of columns, in the data of 32
 /// tokens.
-pub fn places(cols: usize, chunk: usize) -> [(usize, usize); 3] {
+pub fn chunk_ranges(cols: usize, chunk: usize) -> [(usize, usize); 3] {
     let (all, first) = (cols / BLOCK, chunk * (CHUNK / BLOCK));
     let here = (CHUNK / BLOCK).min(all - first);
     let sums = all * (BYTES + LANES) + chunk * UNIT;
@@ -112,7 +112,7 @@ pub struct RoundTiles<'a> {
     pub x: &'a [f32],
     pub cols: usize,
     pub chunk: usize,
-    /// The slices of [`places`]: bytes, scales, sums.
+    /// The slices of [`chunk_ranges`]: bytes, scales, sums.
     pub to: [&'a mut [f32]; 3],
 }
 
@@ -245,7 +245,7 @@ unsafe fn multiply<V: Tiles, F: FormatType>(part: Part<'_>) {
     // Offsets of a row, padded to whole units.
     let padded = if const { has_offsets::<F>() } { chunks * TILE_UNIT } else { 0 };
     let mut scratch = Scratch::take();
-    let [panel, scales, room, sums, offsets, halves, turned] = scratch.parts([
+    let [panel, scales, room, sums, offsets, halves, transposed] = scratch.parts([
         BYTES,
         LANES,
         4 * TILE,
@@ -332,7 +332,7 @@ unsafe fn multiply<V: Tiles, F: FormatType>(part: Part<'_>) {
     // unshared.
     unsafe {
         V::end();
-        TaskSums { part: &part, sums, blocks }.run::<V>(turned);
+        TaskSums { part: &part, sums, blocks }.run::<V>(transposed);
     }
 }
 
@@ -436,7 +436,7 @@ mod tests {
         let mut to = vec![f32::NAN; (x.len() / cols).div_ceil(LANES) * len(cols)];
         for (x, to) in x.chunks(LANES * cols).zip(to.chunks_mut(len(cols))) {
             for chunk in 0..cols.div_ceil(CHUNK) {
-                let [a, b, c] = places(cols, chunk);
+                let [a, b, c] = chunk_ranges(cols, chunk);
                 let (bytes, rest) = to.split_at_mut(cols / BLOCK * BYTES);
                 let (scales, sums) = rest.split_at_mut(cols / BLOCK * LANES);
                 let before = bytes.len() + scales.len();
@@ -469,7 +469,7 @@ mod tests {
     #[test]
     fn byte_tiles_match_f64_for_any_task_split() {
         let mut rng = Rng::new();
-        for format in ALL.iter().filter(|f| has(f, PAYS)) {
+        for format in ALL.iter().filter(|f| has(f, MIN_TOKENS)) {
             let Encoding::Blocks(described) = format.encoding else {
                 panic!("{format} has no blocks")
             };
@@ -543,7 +543,8 @@ mod tests {
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= bound,
-                            "{format} {rows}×{cols}, {tokens} tokens, {}: {got}, not {want}; {rng}",
+                            "{format} {rows}×{cols}, {tokens} tokens, {}: got {got}, expected \
+                             {want}; {rng}",
                             isa.name()
                         );
                     }
@@ -580,7 +581,7 @@ mod tests {
     fn non_finite_input_affects_only_its_token() {
         let mut rng = Rng::new();
         let (rows, cols, tokens) = (33, 512, 35);
-        for format in ALL.iter().filter(|f| has(f, PAYS)) {
+        for format in ALL.iter().filter(|f| has(f, MIN_TOKENS)) {
             let bytes = weights(&mut rng, format, rows, cols);
             let w = Matrix { bytes: &bytes, format, rows, cols };
             let mut x = rng.reals(tokens * cols);
@@ -617,7 +618,7 @@ mod tests {
     /// in the tiles.
     #[test]
     fn largest_codes_and_scales_do_not_overflow() {
-        for format in ALL.iter().filter(|f| has(f, PAYS)) {
+        for format in ALL.iter().filter(|f| has(f, MIN_TOKENS)) {
             for fill in [0u8, 0x7f, 0x80, 0xff] {
                 let Encoding::Blocks(described) = format.encoding else {
                     panic!("{format} has no blocks")
@@ -647,7 +648,7 @@ mod tests {
                         let left_out = BLOCK as f64 * 128.0 * 128.0 / f64::from(1 << n) / 32_639.0;
                         assert!(
                             off <= size * 6.0 / 65_536.0 + left_out,
-                            "{format} of {fill:#x}, {}: {out:?}, not {want}",
+                            "{format} of {fill:#x}, {}: got {out:?}, expected {want}",
                             isa.name()
                         );
                     }

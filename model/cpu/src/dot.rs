@@ -7,14 +7,15 @@
 //! Σ w x = s d Σ (u − bias) q + m · d Σ q
 //! ```
 //!
-//! One loop serves all block formats: unpack 64 codes, multiply and add as integers, scale, and add
-//! the offsets, if any, times precomputed sums. Rows are processed one by one. Four rows together
-//! were three times slower (34 instead of 105 tokens/s for a 135M model in Q4_1): the hardware
-//! prefetcher does not follow four streams a kilobyte apart. Some CPUs do not even follow one
-//! stream well. On these the kernel prefetches weights, see
+//! One loop serves all block formats. It unpacks 64 codes, multiplies and adds them as integers,
+//! scales the sum, and adds the offsets, if any, times precomputed sums. Rows are processed one by
+//! one. Four rows together were three times slower (34 instead of 105 tokens/s for a 135M model in
+//! Q4_1): the hardware prefetcher does not follow four streams a kilobyte apart. Some CPUs do not
+//! even follow one stream well. On these CPUs the kernel prefetches weights, see
 //! [`Isa::ahead`](super::simd::Isa::ahead).
 //!
-//! Up to four tokens share the unpacked codes and scales of a row. 64 weights of Q4_1 take a core
+//! Up to four tokens share the unpacked codes and scales of a row. On one core, 64 weights of Q4_1
+//! take
 //! 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). The operations of
 //! a token and their order do not depend on the other tokens, so its bits do not depend on them
 //! either. Transposing sixteen rows, so that their sums stay in lanes, took 0.65 ns for each
@@ -102,10 +103,10 @@ impl<R: Row> Job for Rows<'_, R> {
             // SAFETY: this function's safety contract, which the caller upholds, covers the call.
             unsafe {
                 t += match self.0.tokens - t {
-                    1 => self.some::<V, 1>(t),
-                    2 => self.some::<V, 2>(t),
-                    3 => self.some::<V, 3>(t),
-                    _ => self.some::<V, 4>(t),
+                    1 => self.multiply_tokens::<V, 1>(t),
+                    2 => self.multiply_tokens::<V, 2>(t),
+                    3 => self.multiply_tokens::<V, 3>(t),
+                    _ => self.multiply_tokens::<V, 4>(t),
                 };
             }
         }
@@ -118,7 +119,7 @@ impl<R: Row> Rows<'_, R> {
     /// # Safety
     /// The requirements of [`Job::run`].
     #[inline(always)]
-    unsafe fn some<V: Vector, const M: usize>(&self, t: usize) -> usize {
+    unsafe fn multiply_tokens<V: Vector, const M: usize>(&self, t: usize) -> usize {
         let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
         let x = std::array::from_fn(|i| R::Input::of(self.0.x, cols, t + i));
         let rows =
@@ -142,7 +143,7 @@ impl<R: Row> Rows<'_, R> {
 /// The inner products of an encoded row with tokens.
 trait Row {
     /// One token's input.
-    type Input<'a>: OfToken<'a>;
+    type Input<'a>: TokenInput<'a>;
 
     /// # Safety
     /// The CPU has `V`'s instruction set, as for [`Job::run`]; the row holds `cols` weights, and
@@ -157,12 +158,12 @@ trait Row {
 }
 
 /// Prefetches `len` bytes at `at + ahead`, unless `ahead` is 0. A prefetch never faults, so the
-/// address may be behind the matrix.
+/// address may be past the end of the matrix.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`].
 #[inline(always)]
-pub(super) unsafe fn ask<V: Vector>(at: *const u8, len: usize, ahead: usize) {
+pub(super) unsafe fn prefetch_ahead<V: Vector>(at: *const u8, len: usize, ahead: usize) {
     if ahead > 0 {
         for line in (0..len).step_by(64) {
             // SAFETY: this function's safety contract, which the caller upholds, covers the call.
@@ -172,19 +173,19 @@ pub(super) unsafe fn ask<V: Vector>(at: *const u8, len: usize, ahead: usize) {
 }
 
 /// The input of one token, as a kind of row needs it.
-trait OfToken<'a>: Copy {
+trait TokenInput<'a>: Copy {
     /// The input of token `t`, `cols` elements.
     fn of(x: Input<'a>, cols: usize, t: usize) -> Self;
 }
 
-impl<'a> OfToken<'a> for &'a [f32] {
+impl<'a> TokenInput<'a> for &'a [f32] {
     #[inline(always)]
     fn of(x: Input<'a>, cols: usize, t: usize) -> Self {
         &x.x[t * cols..][..cols]
     }
 }
 
-impl<'a> OfToken<'a> for Rounded<'a> {
+impl<'a> TokenInput<'a> for Rounded<'a> {
     #[inline(always)]
     fn of(x: Input<'a>, _: usize, t: usize) -> Self {
         x.rounded.row(t)
@@ -232,7 +233,11 @@ impl<const KIND: usize> Row for Floats<KIND> {
             // Two sums per token, so that a product does not wait for the previous one.
             let (mut even, mut odd) = ([V::splat(0.0); M], [V::splat(0.0); M]);
             for at in (0..twice).step_by(2 * LANES) {
-                ask::<V>(row.as_ptr().add(at * Self::BYTES), 2 * LANES * Self::BYTES, ahead);
+                prefetch_ahead::<V>(
+                    row.as_ptr().add(at * Self::BYTES),
+                    2 * LANES * Self::BYTES,
+                    ahead,
+                );
                 let (a, b) = (Self::load::<V>(row, at), Self::load::<V>(row, at + LANES));
                 for i in 0..M {
                     even[i] = a.fma(V::load(x[i].as_ptr().add(at)), even[i]);
@@ -322,7 +327,7 @@ unsafe fn small_blocks<V: Vector, F: FormatType, const M: usize>(
             };
             while let (Some(add), true) = (add, 2 * done + 8 <= blocks) {
                 let at = row.as_ptr().add(2 * done * f.bytes);
-                ask::<V>(at, 8 * f.bytes, ahead);
+                prefetch_ahead::<V>(at, 8 * f.bytes, ahead);
                 let all = V::scales(at.add(usize::from(scale)), f.bytes);
                 // This is a loop and not a closure: a closure that is called more than once is
                 // compiled without the instruction set.
@@ -361,7 +366,7 @@ unsafe fn small_blocks<V: Vector, F: FormatType, const M: usize>(
         }
         for c in done..chunks {
             let a = row.as_ptr().add(2 * c * f.bytes);
-            ask::<V>(a, 2 * f.bytes, ahead);
+            prefetch_ahead::<V>(a, 2 * f.bytes, ahead);
             // A single last block is unpacked twice; the second copy is multiplied with zeros.
             let b = if 2 * c + 1 < blocks { a.add(f.bytes) } else { a };
             let (ka, kb) = (small_factors::<V, F>(a), small_factors::<V, F>(b));
@@ -427,7 +432,7 @@ unsafe fn large_blocks<V: Vector, F: FormatType, const M: usize>(
         let mut offset = [[0.0f32; 4]; M];
         for b in 0..blocks {
             let block = row.as_ptr().add(b * f.bytes);
-            ask::<V>(block, f.bytes, ahead);
+            prefetch_ahead::<V>(block, f.bytes, ahead);
             if let (
                 GroupScale::SixBitPairs(at),
                 BlockScale::F16(scale),
@@ -536,7 +541,7 @@ impl Row for Scattered {
         unsafe {
             let mut acc = [V::splat(0.0); M];
             for (b, block) in row.chunks_exact(self.block.bytes).enumerate().take(blocks) {
-                ask::<V>(block.as_ptr(), self.block.bytes, ahead);
+                prefetch_ahead::<V>(block.as_ptr(), self.block.bytes, ahead);
                 let scales = (self.scales)(block);
                 for c in 0..chunks {
                     let at = b * chunks + c;

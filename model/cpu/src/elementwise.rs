@@ -188,9 +188,13 @@ mod tests {
     const SIZES: [usize; 9] = [1, 2, 31, 32, 33, 63, 65, 127, 576];
 
     #[track_caller]
-    fn near(got: f32, want: f64, tolerance: f64, isa: Isa, rng: &Rng) {
+    fn assert_close(got: f32, want: f64, tolerance: f64, isa: Isa, rng: &Rng) {
         let off = (f64::from(got) - want).abs();
-        assert!(off <= tolerance * want.abs().max(1.0), "{}: {got}, not {want}; {rng}", isa.name());
+        assert!(
+            off <= tolerance * want.abs().max(1.0),
+            "{}: got {got}, expected {want}; {rng}",
+            isa.name()
+        );
     }
 
     #[test]
@@ -230,7 +234,13 @@ mod tests {
                             * f64::from(weight[i]);
                         // A single element minus its mean is 0. Dividing by sqrt(eps) magnifies the
                         // rounding 300 times.
-                        near(out[i], want + bias.map_or(0.0, |b| f64::from(b[i])), 1e-5, isa, &rng);
+                        assert_close(
+                            out[i],
+                            want + bias.map_or(0.0, |b| f64::from(b[i])),
+                            1e-5,
+                            isa,
+                            &rng,
+                        );
                     }
                 }
             }
@@ -260,10 +270,10 @@ mod tests {
             }
             for i in 0..n {
                 let (g, u) = (f64::from(gate[i]), f64::from(up[i]));
-                near(silu[i], g / (1.0 + (-g).exp()) * u, 1e-6, isa, &rng);
+                assert_close(silu[i], g / (1.0 + (-g).exp()) * u, 1e-6, isa, &rng);
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
-                near(gelu[i], 0.5 * g * (1.0 + inner.tanh()) * u, 1e-6, isa, &rng);
-                near(sum[i], g + u, 1e-6, isa, &rng);
+                assert_close(gelu[i], 0.5 * g * (1.0 + inner.tanh()) * u, 1e-6, isa, &rng);
+                assert_close(sum[i], g + u, 1e-6, isa, &rng);
             }
         }
     }

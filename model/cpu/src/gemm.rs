@@ -199,7 +199,7 @@ impl Tile {
     /// # Safety
     /// The requirements of [`Tile::rows`].
     #[inline(always)]
-    pub unsafe fn some_rows<V: Vector>(self, m: usize) {
+    pub unsafe fn rows_unless_empty<V: Vector>(self, m: usize) {
         if self.n > 0 {
             // SAFETY: this function's safety contract, which the caller upholds, covers the call.
             unsafe { self.rows::<V>(m) }
@@ -280,7 +280,8 @@ mod tests {
                 };
                 let alone: Vec<u32> = x.chunks(cols).flat_map(|x| run(x, 0)).collect();
                 for n in 2..=tokens {
-                    // Prefetching does not change the weights, even far past the last.
+                    // Prefetching does not change the results, even with addresses far past the
+                    // last weight.
                     let made = run(&x[..n * cols], [0, 64, 4096][n % 3]);
                     assert_eq!(
                         made,
@@ -384,7 +385,7 @@ mod tests {
                             };
                             assert!(
                                 off <= bound,
-                                "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: {got}, \
+                                "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: got {got}, \
                                  not {want}; {rng}",
                                 isa.name()
                             );

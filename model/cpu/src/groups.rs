@@ -1,8 +1,8 @@
 //! Products of rows with the matrices of their experts, for all experts in one step of the pool.
 //!
-//! The matrix of an expert has some hundred kilobytes. With a step for each expert, 32 threads
-//! would wait for each other longer than they multiply. Each matrix is read once for all rows that
-//! chose it, as in [`multiply`](super::multiply).
+//! The matrix of an expert has some hundred kilobytes. With a separate step for each expert, 32
+//! threads would wait for each other longer than they compute. Each matrix is read once for all
+//! rows that chose its expert, as in [`multiply`](super::multiply).
 
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;

@@ -159,12 +159,12 @@ impl WordJob for WordProduct<'_> {
                     };
                     if rows == LANES {
                         tile.rows::<V>(m, group);
-                        rest.some_rows::<V>(m);
+                        rest.rows_unless_empty::<V>(m);
                     } else {
                         let c = edge.as_mut_ptr();
                         copy(out, self.0.stride, c, LANES, m, rows);
                         WordTile { c, c_stride: LANES, ..tile }.rows::<V>(m, group);
-                        Tile { c, c_stride: LANES, ..rest }.some_rows::<V>(m);
+                        Tile { c, c_stride: LANES, ..rest }.rows_unless_empty::<V>(m);
                         copy(c, LANES, out, self.0.stride, m, rows);
                     }
                 }

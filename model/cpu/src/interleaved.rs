@@ -1,8 +1,8 @@
 //! Products of few tokens with a matrix in an interleaved copy: groups of sixteen rows.
 //!
-//! A file stores a matrix row by row. A kernel then multiplies 64 codes of one row in one
-//! operation, looks up a scale for each half of them, and must add across the lanes at the end. In
-//! the interleaved copy each lane is a row: four codes of each row are multiplied with the same
+//! A file stores a matrix row by row. A kernel for this layout multiplies 64 codes of one row in
+//! one operation, looks up a scale for each half of them, and must add across the lanes at the end.
+//! In the interleaved copy each lane is a row: four codes of each row are multiplied with the same
 //! four activations, sixteen scales are one load, and no addition across lanes is needed. A group
 //! is 16 rows, a block is 32 columns of a group:
 //!
@@ -142,7 +142,7 @@ impl Interleaved {
     }
 }
 
-/// Writes a block of row `r` of a group between the other rows.
+/// Writes a block of row `r` of a group in interleaved form.
 fn put(form: &InterleavedForm, block: &[u8], r: usize, to: &mut [f32]) {
     let (factors, codes) = to.split_at_mut(form.len() - ROWS * form.words);
     for (at, to) in std::iter::once(form.scale)
@@ -179,18 +179,18 @@ impl WordJob for RoundUnits<'_> {
 
 /// A task: rows of an interleaved matrix, from the first row of a group on. The input is rows of
 /// [`row_len`].
-pub struct BesideProduct<'a> {
+pub struct InterleavedProduct<'a> {
     pub part: Part<'a>,
     pub w: &'a Interleaved,
     pub ahead: usize,
 }
 
-impl WordJob for BesideProduct<'_> {
+impl WordJob for InterleavedProduct<'_> {
     /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
     /// `t`, and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: WordKernel>(self) {
-        let BesideProduct { part, w, ahead } = self;
+        let InterleavedProduct { part, w, ahead } = self;
         let (x_stride, len) = (row_len(part.w.cols), w.blocks * w.form.len());
         assert!(
             part.x.len() >= part.tokens * x_stride
@@ -253,12 +253,12 @@ unsafe fn tile_of<V: WordKernel, const M: usize>(form: &InterleavedForm, tile: I
     // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         match (form.words, form.offset, form.table) {
-            (4, None, None) => V::beside_tile::<M, false, false, false>(tile),
-            (4, Some(_), None) => V::beside_tile::<M, false, true, false>(tile),
-            (4, None, Some(_)) => V::beside_tile::<M, false, false, true>(tile),
-            (4, Some(_), Some(_)) => V::beside_tile::<M, false, true, true>(tile),
-            (_, None, _) => V::beside_tile::<M, true, false, false>(tile),
-            (_, Some(_), _) => V::beside_tile::<M, true, true, false>(tile),
+            (4, None, None) => V::interleaved_tile::<M, false, false, false>(tile),
+            (4, Some(_), None) => V::interleaved_tile::<M, false, true, false>(tile),
+            (4, None, Some(_)) => V::interleaved_tile::<M, false, false, true>(tile),
+            (4, Some(_), Some(_)) => V::interleaved_tile::<M, false, true, true>(tile),
+            (_, None, _) => V::interleaved_tile::<M, true, false, false>(tile),
+            (_, Some(_), _) => V::interleaved_tile::<M, true, true, false>(tile),
         }
     }
 }
@@ -292,7 +292,7 @@ mod tests {
         row: usize,
         n: usize,
     ) -> Vec<f32> {
-        let (w, beside) = w;
+        let (w, interleaved) = w;
         let tokens = x.len() / w.cols;
         let mut units = vec![f32::NAN; tokens * row_len(w.cols)];
         // SAFETY: this job has no requirement on its fields.
@@ -309,7 +309,7 @@ mod tests {
             stride: w.rows,
         };
         // SAFETY: the result has a row for each token, and only this thread runs.
-        unsafe { isa.run_words(BesideProduct { part, w: beside, ahead: isa.ahead() }) };
+        unsafe { isa.run_words(InterleavedProduct { part, w: interleaved, ahead: isa.ahead() }) };
         out
     }
 
@@ -338,9 +338,9 @@ mod tests {
                 let mut decoded = vec![0.0; rows * cols];
                 format.decode(&bytes, &mut decoded).unwrap();
                 let (x, bias) = (rng.reals(tokens * cols), rng.reals(rows));
-                let beside = Interleaved::of(w, &mut pool).unwrap();
+                let interleaved = Interleaved::of(w, &mut pool).unwrap();
                 for isa in isas() {
-                    let out = product(isa, (w, &beside), &x, Some(&bias), 0, rows);
+                    let out = product(isa, (w, &interleaved), &x, Some(&bias), 0, rows);
                     for (i, got) in out.iter().enumerate() {
                         let (x, w) =
                             (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
@@ -357,14 +357,15 @@ mod tests {
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= sums + rounding,
-                            "{format} {rows}×{cols}, {tokens} tokens: {got}, not {want}; {rng}"
+                            "{format} {rows}×{cols}, {tokens} tokens: got {got}, expected {want}; \
+                             {rng}"
                         );
                     }
-                    // The bits are the same for other tokens in the step, and in tasks of single
+                    // The bits are equal with other tokens in the step, and in tasks of single
                     // groups.
                     let alone = x
                         .chunks(cols)
-                        .flat_map(|x| product(isa, (w, &beside), x, Some(&bias), 0, rows));
+                        .flat_map(|x| product(isa, (w, &interleaved), x, Some(&bias), 0, rows));
                     assert_eq!(
                         bits(&alone.collect::<Vec<_>>()),
                         bits(&out),
@@ -372,7 +373,7 @@ mod tests {
                     );
                     for row in (0..rows).step_by(ROWS) {
                         let n = ROWS.min(rows - row);
-                        let part = product(isa, (w, &beside), &x, Some(&bias), row, n);
+                        let part = product(isa, (w, &interleaved), &x, Some(&bias), row, n);
                         for (i, (part, all)) in part.iter().zip(&out).enumerate() {
                             let here = (row..row + n).contains(&(i % rows));
                             assert!(
@@ -398,12 +399,12 @@ mod tests {
                 let nan = half::f16::from_f32(wrong).to_le_bytes();
                 bytes[17 * row_bytes + format.block_bytes()..][..2].copy_from_slice(&nan);
                 let w = Matrix { bytes: &bytes, format, rows, cols };
-                let beside = Interleaved::of(w, &mut Pool::new(1)).unwrap();
+                let interleaved = Interleaved::of(w, &mut Pool::new(1)).unwrap();
                 let mut x = rng.reals(3 * cols);
                 x[cols + 40] = wrong;
                 for isa in isas() {
                     for (i, y) in
-                        product(isa, (w, &beside), &x, None, 0, rows).into_iter().enumerate()
+                        product(isa, (w, &interleaved), &x, None, 0, rows).into_iter().enumerate()
                     {
                         let right = i / rows != 1 && i % rows != 17;
                         assert_eq!(
@@ -439,14 +440,14 @@ mod tests {
                 let lay = |i: usize| {
                     (i != 1).then(|| Interleaved::of(matrix(i), &mut Pool::new(threads))).flatten()
                 };
-                let beside = [0, 1, 2, 3].map(lay);
-                assert_eq!(beside.each_ref().map(Option::is_some), [true, false, false, true]);
+                let interleaved = [0, 1, 2, 3].map(lay);
+                assert_eq!(interleaved.each_ref().map(Option::is_some), [true, false, false, true]);
                 let mut outs =
                     matrices.each_ref().map(|(_, rows, _)| vec![f32::NAN; rows * tokens]);
                 let mut results = outs.iter_mut();
                 let products = [0, 1, 2, 3].map(|i| Product {
                     w: matrix(i),
-                    beside: beside[i].as_ref(),
+                    interleaved: interleaved[i].as_ref(),
                     bias: None,
                     out: SharedMut::new(results.next().unwrap()),
                 });
@@ -461,10 +462,10 @@ mod tests {
                 );
                 for (i, out) in outs.iter().enumerate() {
                     let w = matrix(i);
-                    if let Some(beside) = &beside[i] {
+                    if let Some(interleaved) = &interleaved[i] {
                         assert_eq!(
                             bits(out),
-                            bits(&product(isa, (w, beside), &x, None, 0, w.rows)),
+                            bits(&product(isa, (w, interleaved), &x, None, 0, w.rows)),
                             "{}; {rng}",
                             w.format
                         );
@@ -481,7 +482,7 @@ mod tests {
                         // Bound of the rounding: a row has 96 elements and weights are below 4.
                         assert!(
                             (f64::from(*got) - want).abs() < 96.0 * 4.0 / 32512.0,
-                            "{got}, not {want}; {rng}"
+                            "got {got}, expected {want}; {rng}"
                         );
                     }
                 }

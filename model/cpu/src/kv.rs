@@ -1,8 +1,8 @@
 //! The KV cache of one layer on the CPU.
 //!
-//! The layout is `[head][position]`, so that the past of a head is contiguous. The memory is mapped
-//! when the executor is made. The system allocates pages when positions are first written, so a
-//! long context costs nothing until it is used.
+//! The layout is `[head][position]`, so that all positions of a head are contiguous. The memory is
+//! mapped when the executor is created. The system allocates pages when positions are first
+//! written, so a long context costs nothing until it is used.
 
 use super::pool::Pool;
 use super::shared_mut::SharedMut;

@@ -1,9 +1,9 @@
 //! The CPU executor: used if there is no GPU, and as the oracle for every other device.
 //!
 //! [`HostRunner`] runs the graph operation by operation, with weights read from the mapped file.
-//! Small models are an exception: they have interleaved copies of their matrices for decoding
-//! (`interleaved`). Any value can be tapped by name ([`HostRunner::tap`]), and any single operation
-//! can be run on given inputs ([`HostRunner::run_op`]).
+//! Small models also have interleaved copies of their matrices for decoding (`interleaved`). Any
+//! value can be recorded by name ([`HostRunner::tap`]), and any single operation can be run on
+//! given inputs ([`HostRunner::run_op`]).
 //!
 //! Activations and sums are f32 in both modes. With
 //! [`OpenOptions::precise`](kjit_exec::OpenOptions::precise), keys, values and all products are f32

@@ -4,7 +4,7 @@ use super::byte_tiles::{self, ByteProduct, RoundTiles};
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
 use super::int16_products::{self, RoundRows, WordProduct};
-use super::interleaved::{self, BesideProduct, Interleaved, RoundUnits};
+use super::interleaved::{self, Interleaved, InterleavedProduct, RoundUnits};
 use super::matvec::RowProduct;
 use super::pool::Pool;
 use super::product::{Matrix, Part};
@@ -23,24 +23,24 @@ const TOKENS: usize = 128;
 
 /// Cost of decoding and splitting a panel of tiles, in tokens: 2.3 µs for 32 rows of 576 in Q8_0; a
 /// token takes 0.04 µs.
-const DECODING: usize = 48;
+const PANEL_COST: usize = 48;
 
 /// Cost of fetching a token's row that another thread wrote, in tokens of a panel.
-const FETCHING: usize = 2;
+const TOKEN_COST: usize = 2;
 
 /// Minimum bytes of weights per task if there are few tokens: about 0.5 µs of a thread. Each thread
 /// has two to eight tasks, so that a thread that loses its core causes little delay.
-const TASK: usize = 8 << 10;
+const MIN_TASK_BYTES: usize = 8 << 10;
 
 /// Minimum number of tokens for which several threads round them.
-const SHARED: usize = 32;
+const MIN_PARALLEL_ROWS: usize = 32;
 
 /// One product of a step.
 pub struct Product<'a> {
     /// The matrix.
     pub w: Matrix<'a>,
     /// An interleaved copy for few tokens, if there is one.
-    pub beside: Option<&'a Interleaved>,
+    pub interleaved: Option<&'a Interleaved>,
     /// The bias, which is added to the result of each row.
     pub bias: Option<&'a [f32]>,
     /// The result: `tokens` rows, each as wide as the matrix has rows.
@@ -60,7 +60,7 @@ pub fn multiply(
 ) {
     let (panels, rounds) = (tokens >= PANEL_TOKENS && !reproducible, rounded.is_some());
     let tiled = isa.has_tiles() && !reproducible;
-    let laid_out = |p: &Product| p.beside.is_some() && rounds && !panels && isa.has_words();
+    let laid_out = |p: &Product| p.interleaved.is_some() && rounds && !panels && isa.has_words();
     let cols = products.first().map_or(0, |p| p.w.cols);
     let in_bytes = |p: &Product| tiled && byte_tiles::has(p.w.format, tokens);
     let in_halves = |p: &Product| tiled && tiles::has(p.w.format, cols, tokens) && !in_bytes(p);
@@ -114,9 +114,9 @@ pub fn multiply(
                 }
                 _ if panels => isa.run(PanelProduct(part)),
                 None => isa.run(RowProduct(part)),
-                Some(rounded) => match p.beside.filter(|_| laid_out(p)) {
+                Some(rounded) => match p.interleaved.filter(|_| laid_out(p)) {
                     Some(w) => {
-                        isa.run_words(BesideProduct {
+                        isa.run_words(InterleavedProduct {
                             part: part.with(&rounded.units[..]),
                             w,
                             ahead: isa.ahead(),
@@ -133,8 +133,8 @@ pub fn multiply(
         // Few tokens: tasks are ranges of rows of equal length, of one product or of two, so that
         // all threads finish together.
         let bytes: usize = products.iter().map(|p| p.w.bytes.len()).sum();
-        let tasks =
-            (pool.threads() * (bytes / pool.threads() / TASK).clamp(2, 8)).min(all.div_ceil(8));
+        let tasks = (pool.threads() * (bytes / pool.threads() / MIN_TASK_BYTES).clamp(2, 8))
+            .min(all.div_ceil(8));
         return pool.run(tasks, &|task| {
             let (mut begin, mut end) = (task * all / tasks, (task + 1) * all / tasks);
             for p in products {
@@ -154,9 +154,9 @@ pub fn multiply(
             }
         });
     }
-    // Many tokens: tasks are panels of rows, several for tiles if there is enough work. If there
-    // are few panels for the threads (a matrix of 576 rows has 18), tokens are split as well,
-    // unless decoding a panel again costs more than it saves.
+    // Many tokens: tasks are panels of rows. With tiles, a task has several panels if there is
+    // enough work. If there are fewer panels than the threads need (a matrix of 576 rows has 18),
+    // tokens are split as well, unless decoding a panel again costs more than it saves.
     let wanted = 4 * pool.threads();
     let fits = |height: &usize| products.iter().map(|p| p.w.rows / height).sum::<usize>() >= wanted;
     let most = [tiles::ROWS, tiles::ROWS / 2].into_iter().find(fits).unwrap_or(LANES);
@@ -171,7 +171,7 @@ pub fn multiply(
     let longest = |parts: &usize| {
         let each = each_of(*parts);
         let tasks = (by_rows * tokens.div_ceil(each)).div_ceil(pool.threads());
-        tasks * (most / LANES) * (each + DECODING) + tasks.div_ceil(by_rows) * each * FETCHING
+        tasks * (most / LANES) * (each + PANEL_COST) + tasks.div_ceil(by_rows) * each * TOKEN_COST
     };
     let parts = match split {
         true => (least..=tokens.div_ceil(LANES).max(least)).min_by_key(longest).unwrap_or(least),
@@ -179,7 +179,7 @@ pub fn multiply(
     };
     let each = each_of(parts);
     // Adjacent tasks, which one thread takes, have the same tokens of tiles. So a thread fetches
-    // less of the input that others split.
+    // less of the input that other threads split.
     pool.run(by_rows * parts, &|task| {
         let (mut task, part) =
             if split { (task % by_rows, task / by_rows) } else { (task / parts, task % parts) };
@@ -203,7 +203,7 @@ pub fn multiply(
 /// Runs `f` on ranges of rows of an input (first row, number of rows). Many rows are divided among
 /// all threads.
 fn by_runs(pool: &mut Pool, rows: usize, f: &(dyn Fn(usize, usize) + Sync)) {
-    if rows < SHARED {
+    if rows < MIN_PARALLEL_ROWS {
         return f(0, rows);
     }
     let each = rows.div_ceil(4 * pool.threads());
@@ -280,7 +280,7 @@ fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
         let (block, chunk) = (task / chunks, task % chunks);
         let first = block * LANES;
         let x = &x[first * cols..][..LANES.min(rows - first) * cols];
-        let places = byte_tiles::places(cols, chunk);
+        let places = byte_tiles::chunk_ranges(cols, chunk);
         // SAFETY: tasks have different rows or different columns, and the ranges of a task do not
         // overlap.
         let to = places.map(|(at, len)| unsafe { to.part(block * each + at, len) });

@@ -1,6 +1,6 @@
 //! The execution plan of the CPU: steps, rows and buffers of a graph.
 
-use super::op::goes_with;
+use super::op::shares_step;
 use kjit_graph::{Graph, Op, ValueId};
 
 /// Operations that run as one step.
@@ -51,8 +51,8 @@ impl Plan {
                 let value = graph.value(v);
                 plan.place[v.0 as usize] = plan.take(&mut free, value.slots * value.width);
             }
-            // Buffers are freed after buffers for the results of the step were taken. So no
-            // operation writes a buffer that it reads.
+            // Buffers are freed only after buffers for the results of the step were taken. So an
+            // operation does not write a buffer that it reads.
             let mut dead: Vec<ValueId> =
                 ops.iter().flat_map(|op| op.reads().into_iter().chain(op.writes())).collect();
             dead.retain(|v| !keep && last_use[v.0 as usize] == s && *v != graph.logits);
@@ -92,7 +92,7 @@ impl Plan {
 }
 
 /// Values that are needed for every token: inputs of states, all values of an encoder, and the rows
-/// that one stage passes to the next.
+/// that one stage passes to the next stage.
 fn full_values(graph: &Graph) -> Vec<bool> {
     let mut full = vec![false; graph.values.len()];
     for op in graph.ops.iter().rev() {
@@ -114,7 +114,7 @@ fn steps(graph: &Graph, full: &[bool]) -> Vec<Step> {
     for (i, op) in graph.ops.iter().enumerate() {
         let is_full = op.writes().first().is_none_or(|v| full[v.0 as usize]);
         if let Some(last) = steps.last_mut()
-            && goes_with(op, &graph.ops[last.first], graph)
+            && shares_step(op, &graph.ops[last.first], graph)
             && last.full == is_full
         {
             last.count += 1;

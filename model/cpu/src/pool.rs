@@ -2,9 +2,9 @@
 //!
 //! A step is a closure over task numbers. Each thread has a *share*: a range of task numbers with a
 //! counter on its own cache line, so that taking a task causes no contention. A thread whose share
-//! is empty takes tasks of other shares. With one shared counter, a step of 120 tasks would move
-//! one cache line between cores 120 times, about 50 ns each (an estimate), while a task takes 0.3
-//! µs.
+//! is empty takes tasks of other shares. A single shared counter would be slow: a step of 120 tasks
+//! would move its cache line between cores 120 times, about 50 ns each (an estimate), while a task
+//! takes 0.3 µs.
 //!
 //! The caller works as well. It takes tasks of all shares and waits only for tasks that are already
 //! taken. So it does not wait for a thread that sleeps or has lost its core. A thread usually gets
@@ -22,7 +22,7 @@ const SPINS: usize = 1500;
 
 /// Number of steps after which all shares get the current step number. Otherwise, after 2³¹ steps
 /// without a task, the number of a share would compare as newer than the current one.
-const RENEWED: u32 = 1 << 30;
+const RENEWAL_STEPS: u32 = 1 << 30;
 
 /// The work of a step. It is called with the number of a task.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
@@ -106,9 +106,9 @@ impl Pool {
         Pool { shared, threads }
     }
 
-    /// Makes threads spin for about half a millisecond before they sleep. Used if steps alternate
-    /// with steps of another device.
-    pub fn be_patient(&self) {
+    /// Makes threads spin for about half a millisecond before they sleep. This is used if steps
+    /// alternate with steps of another device.
+    pub fn spin_longer(&self) {
         self.shared.patience.store(16 * SPINS, Relaxed);
     }
 
@@ -136,7 +136,7 @@ impl Pool {
         unsafe { *s.work.get() = Some(forever) };
         s.done.0.store(0, Relaxed);
         let step = step_of(s.step.0.load(Relaxed)).wrapping_add(1);
-        if step.is_multiple_of(RENEWED) {
+        if step.is_multiple_of(RENEWAL_STEPS) {
             s.shares
                 .iter()
                 .for_each(|share| share.0.store(word(step.wrapping_sub(1), u32::MAX), Release));
@@ -147,7 +147,7 @@ impl Pool {
             s.wake.notify_all();
         }
         let close = Close { shared: s, step, tasks };
-        let result = s.work_off(0, step, tasks);
+        let result = s.run_tasks(0, step, tasks);
         drop(close);
         // A panic of another thread is raised again in this one, which needs the result.
         if let Err(panic) = result {
@@ -193,10 +193,10 @@ impl PoolShared {
     /// Takes up to `most` tasks of a share. Returns the first task and the number of tasks; the
     /// number is 0 if no task is left or the step is over.
     ///
-    /// A thread that is late by whole steps takes nothing. When a step is over, all its tasks were
-    /// taken. So the word of every share with tasks names that step or a later one; shares without
-    /// tasks in that step are skipped. A wrong match would need a delay of 2³¹ steps, which is
-    /// hours.
+    /// A thread that is late by whole steps takes no task. When a step is over, all its tasks were
+    /// taken. So the word of every share with tasks contains the number of that step or a later
+    /// one; shares without tasks in that step are skipped. A wrong match would need a delay of 2³¹
+    /// steps, which is hours.
     fn take(&self, i: usize, step: u32, tasks: usize, most: u32) -> (usize, u32) {
         let (first, len) = self.share(i, tasks);
         let Some(CacheLines(share)) = self.shares.get(i).filter(|_| len > 0) else {
@@ -222,10 +222,10 @@ impl PoolShared {
     }
 
     /// Runs tasks of the thread's share, then of other shares, until no task is left or one panics.
-    fn work_off(&self, own: usize, step: u32, tasks: usize) -> std::thread::Result<()> {
+    fn run_tasks(&self, own: usize, step: u32, tasks: usize) -> std::thread::Result<()> {
         let n = self.shares.len();
         // If there is at most one task per thread, only the caller takes tasks of other shares: ten
-        // threads that ask for the single task of a late thread would not help.
+        // threads that compete for the single task of a late thread would not help.
         let shares = if own == 0 || tasks > n { n } else { 1 };
         let mut done = 0;
         let mut result = Ok(());
@@ -262,7 +262,7 @@ impl PoolShared {
         while let Some(now) = self.await_step(seen) {
             seen = now;
             // A panic is reported by `failed`.
-            let _ = self.work_off(own, step_of(now), count_of(now) as usize);
+            let _ = self.run_tasks(own, step_of(now), count_of(now) as usize);
         }
     }
 
@@ -279,8 +279,8 @@ impl PoolShared {
             std::hint::spin_loop();
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // The thread registers before it looks again: either the caller sees a sleeper and wakes
-        // it, or this thread sees the caller's step.
+        // The thread registers as a sleeper before it looks again: either the caller sees the
+        // sleeper and wakes it, or this thread sees the caller's step.
         self.sleepers.fetch_add(1, SeqCst);
         let step = loop {
             let step = self.step.0.load(SeqCst);
@@ -321,12 +321,12 @@ mod tests {
         for threads in [1, 2, 3, 7, 16] {
             let mut pool = Pool::new(threads);
             for tasks in (0..200).chain([10_000]) {
-                each_once(&mut pool, tasks);
+                assert_runs_each_task_once(&mut pool, tasks);
             }
         }
     }
 
-    fn each_once(pool: &mut Pool, tasks: usize) {
+    fn assert_runs_each_task_once(pool: &mut Pool, tasks: usize) {
         let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
         pool.run(tasks, &|i| {
             counts[i].fetch_add(1, Relaxed);
@@ -336,16 +336,18 @@ mod tests {
 
     #[test]
     fn pool_step_counter_wraps_around() {
-        for before in [u32::MAX - 50, RENEWED - 50, 3 * RENEWED - 50] {
+        for before in [u32::MAX - 50, RENEWAL_STEPS - 50, 3 * RENEWAL_STEPS - 50] {
             let mut pool = Pool::new(5);
             pool.shared.step.0.store(word(before, 0), SeqCst);
             // The last shares had no task for the longest possible time. Two tasks are in shares 2
             // and 4.
-            for (share, ago) in pool.shared.shares.iter().zip([0, 1, 2, RENEWED, RENEWED]) {
+            for (share, ago) in
+                pool.shared.shares.iter().zip([0, 1, 2, RENEWAL_STEPS, RENEWAL_STEPS])
+            {
                 share.0.store(word(before.wrapping_sub(ago), 1), SeqCst);
             }
             for step in 0..100 {
-                each_once(&mut pool, 2 + usize::from(step > 60) * 11);
+                assert_runs_each_task_once(&mut pool, 2 + usize::from(step > 60) * 11);
             }
         }
     }

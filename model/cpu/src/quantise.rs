@@ -25,7 +25,7 @@ pub struct Quantised {
     pub pairs: Vec<f32>,
     /// Number of chunks in a row.
     pub chunks: usize,
-    /// For int16 products with many tokens: see [`words`](super::words).
+    /// For int16 products with many tokens: see [`int16_products`](super::int16_products).
     pub words: Vec<f32>,
     /// For interleaved matrices: see [`interleaved`](super::interleaved).
     pub units: Vec<f32>,

@@ -19,7 +19,7 @@ pub struct ProductRate {
     cols: usize,
     tokens: usize,
     matrices: Vec<Vec<u8>>,
-    beside: Vec<Option<Interleaved>>,
+    interleaved: Vec<Option<Interleaved>>,
     x: Vec<f32>,
     out: Vec<f32>,
     rounded: Quantised,
@@ -51,7 +51,7 @@ impl ProductRate {
             _ => (0..bytes).map(|_| (next() & 0x11 | 0x22) as u8).collect(),
         };
         let matrices: Vec<Vec<u8>> = (0..matrices).map(|_| one(&mut next)).collect();
-        let beside = matrices.iter().map(|_| None).collect();
+        let interleaved = matrices.iter().map(|_| None).collect();
         Some(ProductRate {
             pool: Pool::new(threads),
             isa,
@@ -60,7 +60,7 @@ impl ProductRate {
             cols,
             tokens,
             matrices,
-            beside,
+            interleaved,
             x: (0..tokens * cols).map(|_| next() as f32 / (1u32 << 30) as f32 - 1.0).collect(),
             out: vec![0.0; tokens * rows],
             rounded: Quantised::default(),
@@ -72,19 +72,20 @@ impl ProductRate {
     #[must_use]
     pub fn laid_out(mut self) -> Option<ProductRate> {
         let (format, rows, cols) = (self.format, self.rows, self.cols);
-        for (bytes, beside) in self.matrices.iter().zip(&mut self.beside) {
-            *beside = Some(Interleaved::of(Matrix { bytes, format, rows, cols }, &mut self.pool)?);
+        for (bytes, interleaved) in self.matrices.iter().zip(&mut self.interleaved) {
+            *interleaved =
+                Some(Interleaved::of(Matrix { bytes, format, rows, cols }, &mut self.pool)?);
         }
         self.isa.has_words().then_some(self)
     }
 
     /// Multiplies with each matrix once.
     pub fn run(&mut self) {
-        for (bytes, beside) in self.matrices.iter().zip(&self.beside) {
+        for (bytes, interleaved) in self.matrices.iter().zip(&self.interleaved) {
             let w = Matrix { bytes, format: self.format, rows: self.rows, cols: self.cols };
             let product = Product {
                 w,
-                beside: beside.as_ref(),
+                interleaved: interleaved.as_ref(),
                 bias: None,
                 out: SharedMut::new(&mut self.out),
             };

@@ -44,7 +44,7 @@ impl RopeTable {
     }
 
     /// Rotates a row of heads in place. `token` counts from the first position, over all ranges.
-    pub fn turn(&self, token: usize, head_dim: usize, row: &mut [f32]) {
+    pub fn rotate(&self, token: usize, head_dim: usize, row: &mut [f32]) {
         let half = self.rope.dims / 2;
         let turns = &self.turns[token * half..][..half];
         for head in row.chunks_exact_mut(head_dim) {
@@ -90,7 +90,7 @@ mod tests {
             let x: Vec<f32> = (0..16).map(|i| i as f32 - 7.5).collect();
             for token in 0..2 {
                 let mut y = x.clone();
-                table.turn(1 + token, 8, &mut y);
+                table.rotate(1 + token, 8, &mut y);
                 for (i, frequency) in rope.frequencies(None).into_iter().enumerate() {
                     let (a, b) =
                         if pairing == Pairing::Halves { (i, i + 3) } else { (2 * i, 2 * i + 1) };

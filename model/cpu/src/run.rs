@@ -57,7 +57,8 @@ impl<'a> Run<'a> {
         self.pieces.iter().flat_map(|p| p.first..p.first + p.rows)
     }
 
-    /// The rotation table, filled for these rows, for [`RopeTable::turn`] on all threads.
+    /// The rotation table, filled for these rows, and the rows for [`RopeTable::rotate`] on all
+    /// threads.
     pub fn angles(&mut self, rope: RopeId) -> (&RopeTable, Rows<'_>) {
         let table = &mut self.ropes[rope.0 as usize];
         table.fill(self.pieces.iter().map(|p| (p.first, p.rows)));

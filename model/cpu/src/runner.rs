@@ -48,7 +48,7 @@ pub struct HostRunner {
     taps: HashMap<ValueId, ValueTap>,
     /// Sums of squares of the inputs of products, if they are wanted.
     observed: Option<Observed>,
-    /// The previous stage, on another device, and its rows for the current pass.
+    /// The previous stage, on another device, and the rows that it computed for the current pass.
     before: Option<Box<dyn Runner>>,
     given: Vec<f32>,
     /// The rows of images, and the images of the current pass.
@@ -107,14 +107,15 @@ impl StepPass {
         if full { self.tokens.len() } else { self.wanted() }
     }
 
-    /// The requested rows of a value that has a row for every token; `width` elements each.
-    fn pick<T: Copy>(&self, all: &[T], width: usize) -> Vec<T> {
+    /// The rows with requested logits, from a value with a row for every token; `width` elements
+    /// each.
+    fn requested_rows<T: Copy>(&self, all: &[T], width: usize) -> Vec<T> {
         let rows = self.parts.iter().map(|p| p.start + p.tokens - p.wanted..p.start + p.tokens);
         rows.flat_map(|r| &all[r.start * width..r.end * width]).copied().collect()
     }
 
     /// Index of the first requested row if the requested rows are contiguous.
-    fn together(&self) -> Option<usize> {
+    fn contiguous_start(&self) -> Option<usize> {
         let mut parts = self.parts.iter().filter(|p| p.wanted > 0);
         let first = parts.next()?;
         let mut end = first.start + first.tokens;
@@ -129,9 +130,9 @@ impl StepPass {
     }
 }
 
-/// The advice if memory does not suffice for rows of `elems` numbers: smaller chunks for a single
-/// prompt, fewer sequences for a batch (with the number that fits).
-fn smaller(pass: &StepPass, elems: usize) -> String {
+/// The hint of a memory error, if memory does not suffice for rows of `elems` numbers: smaller
+/// chunks for a single prompt, fewer sequences for a batch (with the number that fits).
+fn memory_hint(pass: &StepPass, elems: usize) -> String {
     let several = pass.parts.len();
     if several < 2 || pass.tokens.len() > several {
         return "give a smaller --prefill-chunk".into();
@@ -139,7 +140,10 @@ fn smaller(pass: &StepPass, elems: usize) -> String {
     let has_room = |n: &usize| Vec::<f32>::new().try_reserve_exact(n.saturating_mul(elems)).is_ok();
     let fit =
         std::iter::successors(Some(several / 2), |n| Some(n / 2).filter(|n| *n > 0)).find(has_room);
-    format!("there is memory for about {} sequences at once, not for {several}", fit.unwrap_or(1))
+    format!(
+        "the memory suffices for about {} sequences at once, not for {several}",
+        fit.unwrap_or(1)
+    )
 }
 
 impl HostRunner {
@@ -165,8 +169,7 @@ impl HostRunner {
             // fit in memory.
             if !weights.lay_out(&graph, &mut pool) && options.reproducible {
                 return Err(SessionError::Memory {
-                    what: "copies of the matrices, which reproducible scores are made by"
-                        .to_owned(),
+                    what: "the copies of the matrices that reproducible scores need".to_owned(),
                     bytes: graph.weights.iter().map(|w| w.bytes() as u64).sum(),
                     hint: "close other programs, or set KJIT_LAID_OUT=off at every start".into(),
                 });
@@ -322,8 +325,8 @@ impl HostRunner {
     /// it has then.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
-            // The previous stage copies as much as it can. Missing rows are computed again on
-            // request.
+            // The previous stage copies as many tokens as it can. Missing rows are computed again
+            // on request.
             before.copy(from, to, len)?;
         }
         let Some(mut state) = self.states.get_mut(to).and_then(Option::take) else { return Ok(0) };
@@ -334,8 +337,8 @@ impl HostRunner {
         Ok(self.truncate(to, len))
     }
 
-    /// Keeps a checkpoint of a slot's states while the sequence exists. Returns `false` if there
-    /// are no states to keep.
+    /// Creates a checkpoint of a slot's states, which lasts as long as the sequence. Returns
+    /// `false` if the sequence has no states to save.
     fn checkpoint(&mut self, slot: usize) -> bool {
         self.states.get_mut(slot).and_then(Option::as_mut).is_some_and(State::keep)
     }
@@ -344,7 +347,8 @@ impl HostRunner {
     fn truncate(&mut self, slot: usize, len: usize) -> usize {
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };
         state.truncate(len);
-        // A recurrent state was reset to its last checkpoint. The tokens since then are run again.
+        // A recurrent state was reset to its last checkpoint. The tokens after the checkpoint are
+        // run again.
         loop {
             let Some(Some(state)) = self.states.get(slot) else { return 0 };
             let (first, again) = (state.position(), state.replay());
@@ -358,7 +362,8 @@ impl HostRunner {
                 break;
             }
         }
-        // There is no memory to run them again. The sequence becomes empty, which is also valid.
+        // The memory does not suffice to run them again. The sequence becomes empty, which is also
+        // valid.
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };
         state.truncate(0);
         0
@@ -386,8 +391,8 @@ impl HostRunner {
     }
 
     /// Threads wait longer before they sleep, because another device works between the operations.
-    fn be_patient(&self) {
-        self.pool.be_patient();
+    fn spin_longer(&self) {
+        self.pool.spin_longer();
     }
 
     /// Runs a single operation, to compare devices. `inputs` are the rows of the values in
@@ -412,7 +417,9 @@ impl HostRunner {
         let (rows, n_vocab) = (tokens.len(), self.graph.n_vocab());
         let Some(op) = self.graph.ops.get(op) else {
             let ops = self.graph.ops.len();
-            return Err(SessionError::Device(format!("the graph has {ops} operations, none {op}")));
+            return Err(SessionError::Device(format!(
+                "operation {op} does not exist: the graph has {ops} operations"
+            )));
         };
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {
             return Err(SessionError::Token { id, n_vocab });
@@ -429,7 +436,7 @@ impl HostRunner {
             let want: Vec<usize> = reads.iter().map(|v| rows * width(*v)).collect();
             let got: Vec<usize> = inputs.iter().map(|x| x.len()).collect();
             return Err(SessionError::Device(format!(
-                "{op:?} reads values of {want:?} elements, not of {got:?}"
+                "{op:?} expects inputs of {want:?} elements, got {got:?}"
             )));
         }
         let state =
@@ -537,10 +544,11 @@ impl HostRunner {
         sink: &mut HiddenStatesSink<'_>,
     ) -> Result<(), SessionError> {
         for p in pieces {
-            // The sequence may have been truncated since, or a step failed in a later stage.
+            // The sequence may have been truncated since the last call, or a step failed in a later
+            // stage.
             if self.truncate(p.slot, p.first) != p.first {
                 return Err(SessionError::Device(format!(
-                    "the first layers have less than {} tokens",
+                    "the previous stage has fewer than {} tokens of the sequence",
                     p.first
                 )));
             }
@@ -586,7 +594,7 @@ impl HostRunner {
     }
 
     /// Requests the rows of a pass from the previous stage.
-    fn given(&mut self, pass: &StepPass) -> Result<(), SessionError> {
+    fn fetch_previous_rows(&mut self, pass: &StepPass) -> Result<(), SessionError> {
         let Some(before) = &mut self.before else { return Ok(()) };
         let width = before.graph().value(before.graph().logits).width;
         let (given, elems) = (&mut self.given, pass.tokens.len() * width);
@@ -594,7 +602,7 @@ impl HostRunner {
             given.try_reserve_exact(elems - given.len()).map_err(|_| SessionError::Memory {
                 what: format!("the rows of {} tokens", pass.tokens.len()),
                 bytes: 4 * elems as u64,
-                hint: smaller(pass, width),
+                hint: memory_hint(pass, width),
             })?;
         }
         given.resize(elems, 0.0);
@@ -681,7 +689,7 @@ impl HostRunner {
                     SessionError::Memory {
                         what: format!("'{}' of {rows} tokens", value.name),
                         bytes: 4 * elems as u64,
-                        hint: smaller(pass, value.slots * value.width),
+                        hint: memory_hint(pass, value.slots * value.width),
                     }
                 })?;
                 buffer.resize(elems, 0.0);
@@ -690,8 +698,8 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Runs one step. It takes the buffers of its results out meanwhile: no operation writes a
-    /// value that it reads.
+    /// Runs one step. During the step, the buffers of its results are taken out of the list: an
+    /// operation does not write a value that it reads.
     fn run_step(&mut self, step: usize, pass: &StepPass) {
         let step = &self.plan.steps[step];
         let rows = pass.rows(step.full);
@@ -711,13 +719,13 @@ impl HostRunner {
         };
         // A step for the requested rows may read a value with all rows. If the requested rows are
         // not contiguous, they are gathered first.
-        let (parted, begin) = (!step.full, pass.together());
+        let (parted, begin) = (!step.full, pass.contiguous_start());
         let apart = |v: ValueId| parted && plan.full[v.0 as usize];
         let mut gathered: Vec<(ValueId, Vec<f32>)> = vec![];
         if parted && begin.is_none() {
             for v in ops.iter().flat_map(Op::reads).filter(|v| apart(*v)) {
                 if gathered.iter().all(|(g, _)| *g != v) {
-                    gathered.push((v, pass.pick(held(v), width(v))));
+                    gathered.push((v, pass.requested_rows(held(v), width(v))));
                 }
             }
         }
@@ -726,7 +734,8 @@ impl HostRunner {
             (true, Some(begin)) => &held(v)[begin * width(v)..][..rows * width(v)],
             (true, None) => gathered.iter().find(|(g, _)| *g == v).map_or(&[][..], |(_, x)| x),
         };
-        let tokens = if parted { pass.pick(&pass.tokens, 1) } else { pass.tokens.clone() };
+        let tokens =
+            if parted { pass.requested_rows(&pass.tokens, 1) } else { pass.tokens.clone() };
         let mut results: Vec<&mut [f32]> =
             written.iter().zip(&mut outs).map(|(v, out)| &mut out[..rows * width(*v)]).collect();
         let mut states: Vec<Option<&mut State>> =
@@ -888,7 +897,7 @@ impl Runner for HostRunner {
     }
 }
 
-/// The only sequence of [`open_ops`]'s runner. No operation keeps a state of it.
+/// The only sequence of the runner that [`open_ops`] creates. The operations store no state in it.
 const SLOT: usize = 0;
 
 /// Prepares the CPU for the operations of a graph that a GPU does not compute.
@@ -904,7 +913,7 @@ pub fn open_ops(
     host.add(SLOT)?;
     // A layer of the GPU takes tens of µs, about as long as threads wait before they sleep. Waking
     // them takes longer.
-    host.be_patient();
+    host.spin_longer();
     Ok(Box::new(host))
 }
 

@@ -1,5 +1,5 @@
 //! Formats whose codes are not in groups of sixteen adjacent bytes: codebook vectors, base-3
-//! digits, and planes of single bits or pairs in order.
+//! digits, and planes of single bits or of pairs of bits in order.
 //!
 //! Codes are unpacked in words of eight bytes by code that is compiled once per format, for all
 //! instruction sets. The arithmetic is compiled once per instruction set, for all these formats.

@@ -1,7 +1,7 @@
 //! Scratch buffers of a thread, reused from task to task.
 //!
 //! This is a guard and not a closure: a closure does not inherit the caller's instruction set, and
-//! kernels run while the buffer is taken.
+//! kernels run while the buffer is in use.
 
 use std::cell::Cell;
 

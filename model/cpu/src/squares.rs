@@ -1,4 +1,4 @@
-//! Sums of squares of the inputs of products, from which importance matrices are made.
+//! Sums of squares of the inputs of products. Importance matrices are computed from these sums.
 
 use kjit_graph::{Graph, Op, WeightId};
 use std::collections::BTreeMap;

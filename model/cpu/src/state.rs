@@ -1,9 +1,9 @@
 //! The states of one sequence on the CPU.
 //!
 //! Keys, values and latents are stored by position, so going back only changes a length. A
-//! recurrent state has no positions. Checkpoints of it are kept while the sequence grows. Going
-//! back restores the last checkpoint before the position, and the tokens since then are run again
-//! ([`State::replay`]). [`State::keep`] makes a permanent checkpoint at a position from which other
+//! recurrent state has no positions. So checkpoints of it are saved while the sequence grows. Going
+//! back restores the last checkpoint before the position, and the tokens after it are run again
+//! ([`State::replay`]). [`State::keep`] saves a permanent checkpoint at a position from which other
 //! sequences are likely to continue.
 
 use super::kv::KvStore;
@@ -13,12 +13,12 @@ use kjit_graph::{Graph, Kv, StateId, StateKind};
 use std::sync::Arc;
 
 /// Maximum number of automatic checkpoints (the newest are kept), and of requested checkpoints. The
-/// start (zeros) is always available before the oldest checkpoint.
+/// initial state (zeros) is always available.
 const CHECKPOINTS: usize = 4;
 
 /// Minimum number of tokens between two automatic checkpoints. A checkpoint is as large as the
 /// recurrent state, which is some megabytes.
-const APART: usize = 32;
+const MIN_DISTANCE: usize = 32;
 
 /// The state of one layer.
 enum Layer {
@@ -34,7 +34,7 @@ enum Layer {
 struct Checkpoint {
     len: usize,
     /// Whether [`State::keep`] made it. Sequences with a common prefix share the copy.
-    asked: bool,
+    requested: bool,
     layers: Arc<Vec<Vec<f32>>>,
 }
 
@@ -125,41 +125,41 @@ impl State {
     /// old enough.
     pub fn mark(&mut self) {
         let last = self.checkpoints.last().map_or(0, |c| c.len);
-        if self.recurrent && self.len >= last + APART {
+        if self.recurrent && self.len >= last + MIN_DISTANCE {
             self.checkpoint(false);
         }
     }
 
-    /// Makes a permanent checkpoint. Returns whether there is a recurrent state to keep.
+    /// Saves a permanent checkpoint. Returns whether the sequence has a recurrent state.
     pub fn keep(&mut self) -> bool {
         if !self.recurrent || self.len == 0 || !self.replay().is_empty() {
             return false;
         }
         match self.checkpoints.last_mut().filter(|c| c.len == self.len) {
-            Some(there) => there.asked = true,
+            Some(there) => there.requested = true,
             None => self.checkpoint(true),
         }
         true
     }
 
-    fn checkpoint(&mut self, asked: bool) {
+    fn checkpoint(&mut self, requested: bool) {
         let layers = self
             .layers
             .iter()
             .filter_map(|l| if let Layer::Recurrent(x) = l { Some(x.clone()) } else { None });
         self.checkpoints.push(Checkpoint {
             len: self.len,
-            asked,
+            requested,
             layers: Arc::new(layers.collect()),
         });
         let same: Vec<usize> = (0..)
             .zip(&self.checkpoints)
-            .filter(|(_, c)| c.asked == asked)
+            .filter(|(_, c)| c.requested == requested)
             .map(|(i, _)| i)
             .collect();
         // The first requested checkpoint stays, because most sequences share it.
         if same.len() > CHECKPOINTS
-            && let Some(&old) = same.get(usize::from(asked))
+            && let Some(&old) = same.get(usize::from(requested))
         {
             self.checkpoints.remove(old);
         }
@@ -264,7 +264,9 @@ impl State {
         match self.checkpoints.last() {
             Some(c) => {
                 self.len = c.len;
-                numbers.zip(c.layers.iter()).for_each(|(x, kept)| x.copy_from_slice(kept));
+                numbers
+                    .zip(c.layers.iter())
+                    .for_each(|(x, attention_inputs)| x.copy_from_slice(attention_inputs));
             }
             None => {
                 self.len = 0;
@@ -274,7 +276,7 @@ impl State {
     }
 
     /// The inputs of attention.
-    pub fn kept(&self, id: StateId) -> KeysAndValues<'_> {
+    pub fn attention_inputs(&self, id: StateId) -> KeysAndValues<'_> {
         match &self.layers[id.0 as usize] {
             Layer::Kv([keys, values], size) => (keys, values, *size),
             Layer::Latent(store, rank) => (store, store, *rank),

@@ -1,4 +1,4 @@
-//! Helpers that the unit tests of this module share.
+//! Helpers that the unit tests of this crate share.
 
 use std::fmt;
 

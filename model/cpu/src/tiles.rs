@@ -15,10 +15,11 @@
 //! be multiplied into the bytes: see [`byte_tiles`](super::byte_tiles).
 //!
 //! A task is some rows of the matrix and some tokens. `KC` columns of its rows are decoded and
-//! split in place, in the layout of the first factor of a tile product. Tokens are the second
-//! factor, by pairs of columns. They are transposed once for all rows. The sums are transposed as
-//! well, and are transposed back when they are complete. This is cheaper, because a matrix usually
-//! has more columns than tokens. The columns of 32 rows stay in the L1 cache for all tokens.
+//! split in place, in the layout of the first factor of a tile product. The second factor is the
+//! tokens, by pairs of columns. The tokens are transposed once for all rows. The sums are
+//! transposed as well, and are transposed back when they are complete. This is cheaper, because a
+//! matrix usually has more columns than tokens. The columns of 32 rows stay in the L1 cache for all
+//! tokens.
 //!
 //! Every element sums over `k` in the same order, so results do not depend on the split into tasks.
 
@@ -53,12 +54,12 @@ pub fn len(rows: usize, cols: usize) -> usize {
 
 /// Minimum number of tokens if the alternative is the int16 kernel. GFLOP/s of tiles and of int16,
 /// 16 threads of a Xeon, Q4_K: 64 tokens 1,506 and 1,747; 128 tokens 2,146 and 1,987.
-const PAYS: usize = 128;
+const MIN_TOKENS: usize = 128;
 
 /// Minimum number of tokens if the alternative is the f32 kernel. GFLOP/s of tiles and of f32 for
 /// F16: 32 tokens 1,407 and 1,323 with one matrix, 1,137 and 1,249 with another; 64 tokens 1,826
 /// and 1,515.
-const PAYS_FLOATS: usize = 64;
+const MIN_TOKENS_FLOATS: usize = 64;
 
 /// Whether to use this kernel for a format, a row length (`cols`) and a number of tokens.
 pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
@@ -66,8 +67,8 @@ pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
         // f32 matrices stay exact: routers are f32, and rounding could change the choice of
         // experts.
         Encoding::F32 => return false,
-        Encoding::F16 | Encoding::BF16 => PAYS_FLOATS,
-        Encoding::Blocks(_) => PAYS,
+        Encoding::F16 | Encoding::BF16 => MIN_TOKENS_FLOATS,
+        Encoding::Blocks(_) => MIN_TOKENS,
     };
     tokens >= least && cols.is_multiple_of(STEP)
 }
@@ -166,7 +167,7 @@ impl TileJob for TileProduct<'_> {
         let mut scratch = Scratch::take();
         let kc = KC.min(cols.next_multiple_of(TILE_UNIT));
         let (panels, blocks) = (rows.div_ceil(LANES), tokens.div_ceil(LANES));
-        let [floats, panel, sums, turned] =
+        let [floats, panel, sums, transposed] =
             scratch.parts([kc, LANES * kc, panels * blocks * LANES * LANES, LANES * LANES]);
         sums.fill(0.0);
         // SAFETY: the caller guarantees the instruction set. Tiles are not in use yet on this
@@ -211,7 +212,7 @@ impl TileJob for TileProduct<'_> {
         // unshared.
         unsafe {
             V::end();
-            TaskSums { part: &self.0, sums, blocks }.run::<V>(turned);
+            TaskSums { part: &self.0, sums, blocks }.run::<V>(transposed);
         }
     }
 }
@@ -231,7 +232,7 @@ pub(super) fn prefetch_next<V: Tiles>(
     if k < part.w.cols && next * LANES + r < part.rows {
         let bytes = part.w.part(part.row + next * LANES + r, k, pass.min(part.w.cols - k));
         for line in (0..bytes.len()).step_by(64) {
-            V::soon(bytes.as_ptr().wrapping_add(line));
+            V::prefetch_read(bytes.as_ptr().wrapping_add(line));
         }
     }
 }
@@ -249,13 +250,13 @@ impl TaskSums<'_> {
     /// Writes the sums to the result.
     ///
     /// # Safety
-    /// The requirements of [`TileProduct`]'s job hold; `turned` has space for a block.
+    /// The requirements of [`TileProduct`]'s job hold; `transposed` has space for a block.
     #[inline(always)]
-    pub unsafe fn run<V: Tiles>(self, turned: &mut [f32]) {
+    pub unsafe fn run<V: Tiles>(self, transposed: &mut [f32]) {
         let TaskSums { part: &Part { row, rows, tokens, bias, out, stride, .. }, sums, blocks } =
             self;
         let panels = rows.div_ceil(LANES);
-        assert!(turned.len() >= LANES * LANES);
+        assert!(transposed.len() >= LANES * LANES);
         for (i, c) in sums.as_chunks::<{ LANES * LANES }>().0.iter().enumerate() {
             let (first, t) = (i / blocks * LANES, i % blocks * LANES);
             let here = LANES.min(rows - first);
@@ -270,11 +271,11 @@ impl TaskSums<'_> {
                     V::prefetch_written(line.wrapping_add(LANES.min(rows - first) - 1).cast());
                 }
             }
-            // SAFETY: the caller guarantees the instruction set; `c` and `turned` have 32 rows of
-            // 32.
-            unsafe { V::transpose(c.as_ptr(), LANES, turned.as_mut_ptr()) };
+            // SAFETY: the caller guarantees the instruction set; `c` and `transposed` have
+            // 32 rows of 32.
+            unsafe { V::transpose(c.as_ptr(), LANES, transposed.as_mut_ptr()) };
             let bias = bias.map(|b| &b[row + first..][..here]);
-            for (t, sums) in (t..tokens).zip(turned.as_chunks::<LANES>().0) {
+            for (t, sums) in (t..tokens).zip(transposed.as_chunks::<LANES>().0) {
                 // SAFETY: the caller guarantees that the results are valid and unshared.
                 let to = unsafe {
                     std::slice::from_raw_parts_mut(out.add(t * stride + row + first), here)
@@ -362,7 +363,7 @@ mod tests {
                 .chain(odd)
                 .filter(|(_, cols, _)| cols % format.block_elems() == 0)
             {
-                if !has(format, cols, PAYS) {
+                if !has(format, cols, MIN_TOKENS) {
                     continue;
                 }
                 let bytes = weights(&mut rng, format, rows, cols);
@@ -409,7 +410,8 @@ mod tests {
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= bound,
-                            "{format} {rows}×{cols}, {tokens} tokens, {}: {got}, not {want}; {rng}",
+                            "{format} {rows}×{cols}, {tokens} tokens, {}: got {got}, expected \
+                             {want}; {rng}",
                             isa.name()
                         );
                     }
@@ -441,7 +443,8 @@ mod tests {
     fn profitable_formats_use_tiles_for_shorter_prompts() {
         let least = |name: &str| {
             let format = Format::by_name(name).unwrap();
-            (1..=PAYS).find(|&tokens| has(format, 256, tokens) || byte_tiles::has(format, tokens))
+            (1..=MIN_TOKENS)
+                .find(|&tokens| has(format, 256, tokens) || byte_tiles::has(format, tokens))
         };
         for (name, from) in [("Q4_K", 32), ("Q5_K", 32), ("Q6_K", 32), ("Q4_0", 128), ("F16", 64)] {
             assert_eq!(least(name), Some(from), "{name}");
@@ -452,7 +455,7 @@ mod tests {
     #[test]
     fn threads_share_tiled_and_untiled_products() {
         let mut rng = Rng::new();
-        let (cols, tokens) = (64, PAYS + 22);
+        let (cols, tokens) = (64, MIN_TOKENS + 22);
         let x = rng.reals(tokens * cols);
         let find =
             |name: &str| ALL.iter().find(|f| f.to_string().eq_ignore_ascii_case(name)).unwrap();
@@ -466,7 +469,7 @@ mod tests {
             let mut results = outs.iter_mut();
             let products = matrices.each_ref().map(|(format, rows, bytes, _, bias)| Product {
                 w: Matrix { bytes, format, rows: *rows, cols },
-                beside: None,
+                interleaved: None,
                 bias: Some(bias),
                 out: SharedMut::new(results.next().unwrap()),
             });
@@ -480,7 +483,7 @@ mod tests {
                 Some(&mut rounded),
                 false,
             );
-            assert!(!rounded.tiles.is_empty(), "nothing went through tiles");
+            assert!(!rounded.tiles.is_empty(), "no product used tiles");
             for ((format, rows, bytes, _, bias), out) in matrices.iter().zip(&outs) {
                 let mut decoded = vec![0.0; rows * cols];
                 format.decode(bytes, &mut decoded).unwrap();
@@ -495,7 +498,7 @@ mod tests {
                     let off = (f64::from(*got) - want).abs();
                     assert!(
                         off <= bound,
-                        "{format}, {}, {threads} threads: {got}, not {want}; {rng}",
+                        "{format}, {}, {threads} threads: got {got}, expected {want}; {rng}",
                         isa.name()
                     );
                 }

@@ -1,8 +1,8 @@
 //! Decodes weights to floats: a decoder for each block format, compiled from its description.
 //!
-//! [`FormatType`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes,
+//! [`FormatType`] turns a format of [`kjit_formats::format::ALL`] into a type, so that planes,
 //! shifts and biases are compile-time constants for [`Vector::codes`]. The results equal those of
-//! [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
+//! [`Format::decode`](kjit_formats::format::Format::decode) bit for bit.
 
 use super::format_type::{FormatType, with_format};
 use super::scattered::Scattered;

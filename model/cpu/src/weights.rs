@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// 0.76 GB (1B, Q4_0) 1.14, 1.2 GB (six layers of 8B) 1.18.
 const LAID_OUT: u64 = 1 << 30;
 
-/// Whether copies of this size are made, given the total memory (`None`: unknown). Free memory is
-/// not considered: copies add up in another order, and every run must give the same tokens.
+/// Whether copies of this size are made, given the total memory (`None`: unknown). The free memory
+/// is not used: copies add up in another order, and every run must give the same tokens.
 fn fits(bytes: u64, all: Option<u64>) -> bool {
     bytes <= LAID_OUT && all.is_some_and(|all| bytes <= all / 8)
 }
@@ -53,7 +53,7 @@ impl Weights {
             let bytes = w.bytes_of(w.experts * w.whole);
             if tensor.data.len() != bytes || tensor.ty.id != w.format.ggml_id {
                 return Err(ExecError::Device(format!(
-                    "tensor '{}' has {} bytes of {}, the graph asks for {} of {}: the graph was \
+                    "tensor '{}' has {} bytes of {}, the graph expects {} of {}: the graph was \
                      made from another file",
                     w.tensor,
                     tensor.data.len(),
@@ -67,15 +67,16 @@ impl Weights {
                 let start = usize::try_from(info.data_offset()).ok()?;
                 Some((info.part(), start..start.checked_add(tensor.data.len())?))
             });
-            let gone =
-                || ExecError::Device(format!("tensor '{}' is not where the file says", w.name));
+            let gone = || {
+                ExecError::Device(format!("the data of tensor '{}' is outside the file", w.name))
+            };
             places.push(place.filter(|p| bytes_at(&file, p).len() == bytes).ok_or_else(gone)?);
         }
         let mut vectors = vec![vec![]; graph.weights.len()];
         for id in vector_ids(graph) {
             let (i, w) = (id.0 as usize, graph.weight(id));
             let mut v = vec![0.0; w.elems()];
-            // A vector is a part of one matrix only.
+            // A vector belongs to a single matrix.
             let bytes = bytes_at(&file, &places[i]).get(w.bytes_of(w.at)..).unwrap_or_default();
             w.decode_vector(bytes.get(..w.bytes()).unwrap_or_default(), &mut v)
                 .map_err(|e| ExecError::Device(format!("tensor '{}': {e}", w.name)))?;
@@ -103,23 +104,23 @@ impl Weights {
             return true;
         }
         for id in ids {
-            let Some(beside) = Interleaved::of(self.matrix(graph, id, 0), pool) else {
-                self.beside.fill_with(|| None);
+            let Some(interleaved) = Interleaved::of(self.matrix(graph, id, 0), pool) else {
+                self.interleaved.fill_with(|| None);
                 return false;
             };
-            self.beside[id.0 as usize] = Some(beside);
+            self.interleaved[id.0 as usize] = Some(interleaved);
         }
         true
     }
 
     /// Bytes of interleaved copies.
     pub fn laid_out(&self) -> usize {
-        self.beside.iter().flatten().map(Interleaved::bytes).sum()
+        self.interleaved.iter().flatten().map(Interleaved::bytes).sum()
     }
 
     /// The interleaved copy of a matrix.
-    pub fn beside(&self, id: WeightId) -> Option<&Interleaved> {
-        self.beside[id.0 as usize].as_ref()
+    pub fn interleaved(&self, id: WeightId) -> Option<&Interleaved> {
+        self.interleaved[id.0 as usize].as_ref()
     }
 
     /// A matrix. `expert` is 0 if there are no experts.

@@ -16,7 +16,7 @@ impl Compute for Attention {
         let only_width = only.map_or(0, |o| o.len() / rows);
         let (mut at, q_width, out_width) = (0, q.len() / rows, outs[0].len() / rows);
         for piece in &host.pieces {
-            let (keys, values, value_dim) = piece.state.kept(self.state);
+            let (keys, values, value_dim) = piece.state.attention_inputs(self.state);
             let layer = Layer {
                 q: &q[at * q_width..][..piece.rows * q_width],
                 heads: self.heads,

@@ -14,7 +14,7 @@ impl Compute for ExpertMatMul {
 
 /// Whether the CPU computes both operations together. They must have the same input and experts,
 /// and their matrices the same shape and format.
-pub(super) fn goes_with(this: &ExpertMatMul, other: &ExpertMatMul, graph: &Graph) -> bool {
+pub(super) fn shares_step(this: &ExpertMatMul, other: &ExpertMatMul, graph: &Graph) -> bool {
     let (a, b) = (graph.weight(this.weight), graph.weight(other.weight));
     (this.x, this.experts) == (other.x, other.experts)
         && (a.rows, a.cols, a.format.ggml_id) == (b.rows, b.cols, b.format.ggml_id)

@@ -20,7 +20,7 @@ impl Compute for HeadMatMul {
             }
             let w = host.weights.matrix(host.graph, self.weight, head);
             let product =
-                Product { w, beside: None, bias: None, out: SharedMut::new(&mut results) };
+                Product { w, interleaved: None, bias: None, out: SharedMut::new(&mut results) };
             multiply(
                 host.pool,
                 host.isa,

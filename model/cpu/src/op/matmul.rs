@@ -20,7 +20,7 @@ pub(super) fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f3
         .zip(outs)
         .map(|(op, out)| Product {
             w: host.weights.matrix(host.graph, op.weight, 0),
-            beside: host.weights.beside(op.weight),
+            interleaved: host.weights.interleaved(op.weight),
             bias: op.bias.map(|b| host.weights.vector(b)),
             out: SharedMut::new(out),
         })

@@ -78,17 +78,17 @@ fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
 
 /// Whether the CPU computes `op` together with the operation before it: both are products of one
 /// input.
-pub(super) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
+pub(super) fn shares_step(op: &Op, before: &Op, graph: &Graph) -> bool {
     match (op, before) {
         (Op::MatMul(this), Op::MatMul(before)) => this.x == before.x,
         (Op::ExpertMatMul(this), Op::ExpertMatMul(before)) => {
-            expert_matmul::goes_with(this, before, graph)
+            expert_matmul::shares_step(this, before, graph)
         }
         _ => false,
     }
 }
 
-/// Runs operations that go together ([`goes_with`]), or a single operation of any kind.
+/// Runs operations that go together ([`shares_step`]), or a single operation of any kind.
 pub(super) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let all: Vec<_> =
         ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();

@@ -2,7 +2,7 @@
 //! GPU.
 
 use super::compute::Compute;
-use super::{goes_with, run_together};
+use super::{run_together, shares_step};
 use crate::Run;
 use kjit_graph::op::{Offload, Operation};
 use kjit_graph::{Op, ValueId};
@@ -14,7 +14,7 @@ impl Compute for Offload {
             self.reads().into_iter().map(|v| (v, host.input(v))).collect();
         let elems = |v: &ValueId| rows * graph.value(*v).slots * graph.value(*v).width;
         let mut made: Vec<(ValueId, Vec<f32>)> = vec![];
-        for ops in self.ops.chunk_by(|before, op| goes_with(op, before, graph)) {
+        for ops in self.ops.chunk_by(|before, op| shares_step(op, before, graph)) {
             let mut now: Vec<(ValueId, Vec<f32>)> =
                 ops.iter().flat_map(Op::writes).map(|v| (v, vec![0.0; elems(&v)])).collect();
             let input = |v: ValueId| match made.iter().find(|(of, _)| *of == v) {

@@ -12,7 +12,7 @@ impl Compute for Rope {
         threads.run(outs[0], &|at, out| {
             out.copy_from_slice(&x[at..at + out.len()]);
             for (i, row) in out.chunks_exact_mut(width).enumerate() {
-                table.turn(at / width + i, width / heads, row);
+                table.rotate(at / width + i, width / heads, row);
             }
         });
     }

@@ -18,7 +18,7 @@ impl Compute for Route {
             for (i, c) in choice.iter_mut().enumerate() {
                 *c += bias.map_or(0.0, |b| f64::from(b[i]));
             }
-            leave_groups(self.groups, &mut choice);
+            exclude_groups(self.groups, &mut choice);
             order.clear();
             order.extend(0..n);
             // The sort is stable, so the lower index comes first among equal scores.
@@ -51,8 +51,8 @@ fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
     let all: f64 = row.iter().map(|&s| e(s)).sum();
     for ((&s, gated), choice) in row.iter().zip(gated).zip(choice) {
         (*gated, *choice) = match route.gating {
-            // These are chosen by the raw score: probabilities that underflow to 0 would lose their
-            // order.
+            // With this gating, experts are chosen by the raw score: probabilities that underflow
+            // to 0 would lose their order.
             Gating::Softmax if route.bias.is_none() && route.groups.is_none() => {
                 (e(s) / all, f64::from(s))
             }
@@ -64,7 +64,7 @@ fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
 }
 
 /// Excludes the experts of all but the best `used` groups from the choice.
-fn leave_groups(groups: Option<Groups>, choice: &mut [f64]) {
+fn exclude_groups(groups: Option<Groups>, choice: &mut [f64]) {
     let Some(groups) = groups else { return };
     let each = choice.len() / groups.count;
     let worth = |group: &[f64]| {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn expert_group_score_is_sum_of_best_two() {
         let mut choice = [0.9, 0.0, 0.0, 0.6, 0.5, 0.0, 0.7, 0.1, 0.1];
-        leave_groups(Some(Groups { count: 3, used: 1 }), &mut choice);
+        exclude_groups(Some(Groups { count: 3, used: 1 }), &mut choice);
         assert_eq!(choice.iter().filter(|c| c.is_finite()).count(), 3);
         assert_eq!(choice[3], 0.6, "0.6 + 0.5 beats 0.9 + 0 and 0.7 + 0.1");
     }

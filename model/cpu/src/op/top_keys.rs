@@ -11,7 +11,7 @@ impl Compute for TopKeys {
         let size = q.len() / host.rows / heads;
         let mut at = 0;
         for piece in &host.pieces {
-            let (keys, _, _) = piece.state.kept(self.state);
+            let (keys, _, _) = piece.state.attention_inputs(self.state);
             let mut all = vec![0.0; (piece.first + piece.rows) * size];
             keys.read(isa, 0, 0, &mut all);
             for t in 0..piece.rows {

@@ -65,9 +65,9 @@ pub unsafe fn enter<J: TileJob>(job: J) {
 // SAFETY: the instructions used are those that `enter` enables and AMX; memory is accessed only
 // through the pointers.
 unsafe impl Tiles for Avx512 {
-    /// The high parts are rounded by adding half a step and keeping the upper 16 bits. They are
-    /// then also valid floats, from which the low parts follow. The result of the rounding
-    /// instruction would have to be converted back. NaN stays in the low part.
+    /// The high parts are rounded by adding half a step and keeping the upper 16 bits. The high
+    /// parts are then also valid floats, from which the low parts follow. The result of the
+    /// rounding instruction would have to be converted back. NaN stays in the low part.
     #[inline(always)]
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
         // SAFETY: the caller guarantees the instruction set, 32 readable elements, and space for 32
@@ -153,7 +153,7 @@ unsafe impl Tiles for Avx512 {
     }
 
     #[inline(always)]
-    fn soon(line: *const u8) {
+    fn prefetch_read(line: *const u8) {
         // SAFETY: every x86-64 CPU has this instruction, and it reads nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }

@@ -1,9 +1,10 @@
 //! Detects whether AMX tile instructions can be used.
 //!
-//! There are three checks. The CPU lists AMX (`cpuid`, leaf 7). A child process can run an AMX
-//! instruction: some virtual machines list AMX but fault on it. Linux permits the use: tiles add 8
-//! KiB to the state of each thread, which a program must request. From then on Linux rejects
-//! alternate signal stacks that are too small for this state, so this request comes last.
+//! There are three checks. First, the CPU lists AMX (`cpuid`, leaf 7). Second, a child process can
+//! run an AMX instruction: some virtual machines list AMX but fault on it. Third, Linux permits the
+//! use: tiles add 8 KiB to the state of each thread, which a program must request. After the
+//! request Linux rejects alternate signal stacks that are too small for this state, so the request
+//! comes last.
 
 use super::amx::SHAPE;
 use std::arch::asm;
@@ -23,15 +24,15 @@ const TILE_DATA: c_long = 18;
 /// Whether this process may use tiles; detected once.
 pub fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    *PRESENT.get_or_init(|| !refused() && listed() && runs() && allowed())
+    *PRESENT.get_or_init(|| !is_off() && cpu_lists_tiles() && runs() && system_allows_tiles())
 }
 
 /// Whether `KJIT_AMX=off`. In this case no child process is made and nothing is requested.
-fn refused() -> bool {
+fn is_off() -> bool {
     std::env::var_os("KJIT_AMX").is_some_and(|v| v == "off")
 }
 
-fn listed() -> bool {
+fn cpu_lists_tiles() -> bool {
     super::avx512::present()
         && is_x86_feature_detected!("avx512bf16")
         // Leaf 7 exists, because AVX2 was detected by it.
@@ -39,22 +40,22 @@ fn listed() -> bool {
 }
 
 /// Requests the use of tiles for this process from the system.
-fn allowed() -> bool {
+fn system_allows_tiles() -> bool {
     // SAFETY: this system call takes numbers only.
     unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
 }
 
 /// Whether a child process multiplies two tiles correctly.
 fn runs() -> bool {
-    child_says(|| allowed() && product())
+    child_succeeds(|| system_allows_tiles() && product())
 }
 
 /// The answer of a child process; `false` if it ends before it answers.
 ///
-/// The child is made by the plain `clone` system call without an exit signal, so that a program
+/// The child is created by the plain `clone` system call without an exit signal, so that a program
 /// that waits for its children does not see it. A thread that waits for all kinds of children may
 /// still take its status, so the answer is written to shared memory.
-fn child_says(ask: fn() -> bool) -> bool {
+fn child_succeeds(ask: fn() -> bool) -> bool {
     const PAGE: usize = 4096;
     // SAFETY: this maps a new page, which no other code uses.
     let page = unsafe {
@@ -68,18 +69,18 @@ fn child_says(ask: fn() -> bool) -> bool {
     // SAFETY: the page stays mapped until the end of this function and starts as zeros; both
     // processes use it only as this atomic.
     let answer = unsafe { &*page.cast::<AtomicU32>() };
-    let ended = answered(ask, answer);
-    let yes = ended && answer.load(Ordering::Acquire) == YES;
+    let ended = run_child(ask, answer);
+    let yes = ended && answer.load(Ordering::Acquire) == SUCCESS;
     // SAFETY: the page was mapped above, and no reference to it is used any more.
     unsafe { libc::munmap(page, PAGE) };
     yes
 }
 
 /// The child's positive answer.
-const YES: u32 = 1;
+const SUCCESS: u32 = 1;
 
-/// Makes the child and waits for its end. Returns whether a child was made.
-fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
+/// Creates the child and waits for its end. Returns whether a child was created.
+fn run_child(ask: fn() -> bool, answer: &AtomicU32) -> bool {
     // Signals are blocked before the child is made, so that the program's handlers (Ctrl-C) do not
     // run in it, too. The child keeps them blocked; a fault with a blocked signal ends it. SAFETY:
     // the signal sets are on this stack and are filled before they are read.
@@ -106,11 +107,11 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
                 libc::signal(signal, libc::SIG_DFL);
             }
             if ask() {
-                answer.store(YES, Ordering::Release);
+                answer.store(SUCCESS, Ordering::Release);
             }
             libc::syscall(libc::SYS_exit_group, zero);
         }
-        unreachable_here();
+        stop_child();
     }
     // SAFETY: restores the signal mask that was read above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
@@ -129,7 +130,7 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
 }
 
 /// Stops the child if `exit_group` did not.
-fn unreachable_here() -> ! {
+fn stop_child() -> ! {
     loop {
         std::hint::spin_loop();
     }
@@ -192,7 +193,7 @@ mod tests {
                 }
             });
             for _ in 0..50 {
-                let answers = [|| true, || false, faults].map(child_says);
+                let answers = [|| true, || false, faults].map(child_succeeds);
                 if answers != [true, false, false] {
                     done.store(1, Ordering::Relaxed);
                     panic!("{answers:?}");
@@ -200,7 +201,7 @@ mod tests {
             }
             done.store(1, Ordering::Relaxed);
         });
-        assert!(taken.load(Ordering::Relaxed) > 0, "nobody else took a status");
+        assert!(taken.load(Ordering::Relaxed) > 0, "no other thread took the child's status");
     }
 
     #[test]
@@ -212,6 +213,6 @@ mod tests {
         let left =
             unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WCLONE) };
         assert!(left <= 0, "{left}");
-        assert_eq!(present(), !refused() && listed() && first && allowed());
+        assert_eq!(present(), !is_off() && cpu_lists_tiles() && first && system_allows_tiles());
     }
 }

@@ -515,7 +515,7 @@ unsafe impl WordKernel for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn beside_tile<
+    unsafe fn interleaved_tile<
         const M: usize,
         const WIDE: bool,
         const OFFSET: bool,

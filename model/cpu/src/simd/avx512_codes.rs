@@ -1,8 +1,8 @@
 //! Unpacks 64 codes of any block format into one AVX-512 register.
 //!
 //! The four groups of sixteen codes of a plane come from four offsets, which are constants of the
-//! format. There are only a few patterns, each with a load that is cheapest for it. The compiler
-//! selects it.
+//! format. There are only a few patterns, each with its own cheapest load. The compiler selects the
+//! load.
 
 use super::codes::{CodeLocation, pieces, unsigned};
 use crate::format_type::FormatType;

@@ -38,10 +38,11 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
     }
 }
 
-/// See [`WordKernel::beside_tile`](super::WordKernel::beside_tile). Activations are
-/// `256 · high + low`. The sums of each byte are added over a block, and the first is shifted. This
-/// is exact: below 32 · 255 · 32512 < 2^28. Each sum uses two registers, since a
-/// product waits for the previous one with the same register: eight would take 40 cycles.
+/// See [`WordKernel::interleaved_tile`](super::WordKernel::interleaved_tile). Activations are `256
+/// · high + low`. The products with each byte are summed over a block, and the sum of the high
+/// bytes is shifted. This is exact: below 32 · 255 · 32512 < 2^28. Each sum uses two registers,
+/// since a product waits for the previous product with the same register: eight products would take
+/// 40 cycles.
 ///
 /// # Safety
 /// The requirements of [`enter`](super::avx512::enter) and of the trait's method.

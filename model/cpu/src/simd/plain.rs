@@ -319,7 +319,7 @@ unsafe impl super::tiles::Tiles for Plain {
 
     unsafe fn end() {}
 
-    fn soon(_: *const u8) {}
+    fn prefetch_read(_: *const u8) {}
 
     fn prefetch_written(_: *mut u8) {}
 

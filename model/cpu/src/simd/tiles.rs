@@ -57,7 +57,7 @@ pub unsafe trait Tiles: Vector {
     unsafe fn byte_block(block: ByteBlock);
 
     /// Prefetches a cache line for reading, at any address.
-    fn soon(line: *const u8);
+    fn prefetch_read(line: *const u8);
 
     /// Prefetches a line for writing, because other threads have read copies of it.
     fn prefetch_written(line: *mut u8);

@@ -217,7 +217,12 @@ pub unsafe trait WordKernel: Vector {
     /// `OFFSET`.
     ///
     /// The tile's requirements hold for `M` tokens.
-    unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
+    unsafe fn interleaved_tile<
+        const M: usize,
+        const WIDE: bool,
+        const OFFSET: bool,
+        const TABLE: bool,
+    >(
         tile: InterleavedTile,
     );
 }
