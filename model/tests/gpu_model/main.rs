@@ -266,7 +266,7 @@ fn every_planned_architecture_matches_the_host() {
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn safetensors_folders_match_the_host() {
     let engine = engine();
-    support::folders::are_the_hosts(&engine, &device(&engine));
+    support::folders::assert_matches_host(&engine, &device(&engine));
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn greedy_answers_match_host_except_near_ties() {
 /// position, which the choice moves, before they wait.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn separate_launches_decode_the_tokens_of_a_graph() {
+fn separate_launches_match_graph_tokens() {
     for path in tiny_models() {
         let mut gpu = open(&path, &options(512, 64));
         let mut tokens = |form: Form| {
@@ -603,7 +603,7 @@ fn recurrent_states_are_saved_at_continuation_points() {
             &OpenOptions { precise: true, paged: None, ..options.clone() },
         );
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
-        returning::the_hosts(
+        returning::assert_matches_host(
             &Scheduler::start(session, returning::scheduling()).unwrap(),
             &mut host,
             0.1,
@@ -634,7 +634,7 @@ fn paged_kv_cache_does_not_change_results() {
             let [mut plain, mut paged] =
                 paged::options(OpenOptions { kv, drafts: true, ..OpenOptions::default() })
                     .map(open);
-            paged::the_same(&mut plain, &mut paged);
+            paged::assert_matches_unpaged(&mut plain, &mut paged);
             eprintln!("{}, {kv:?}: the same", path.file_name().unwrap().display());
         }
     }

@@ -35,7 +35,7 @@ fn persistent_kernel_matches_many_launches() {
             eprintln!(
                 "{}: {}",
                 path.display(),
-                why.as_deref().unwrap_or("the device keeps no blocks together")
+                why.as_deref().unwrap_or("the device cannot run all blocks at once")
             );
             continue;
         }
@@ -55,7 +55,7 @@ fn persistent_kernel_matches_many_launches() {
             );
         }
     }
-    assert!(whole > 0, "no tiny model is one launch");
+    assert!(whole > 0, "no tiny model runs in one launch");
 }
 
 /// Waves of the one launch are delayed, other waves in each launch, so that code that relies on
@@ -78,7 +78,7 @@ fn persistent_kernel_is_bit_identical_with_delayed_waves() {
             eprintln!(
                 "{}: {}",
                 path.display(),
-                why.as_deref().unwrap_or("the device keeps no blocks together")
+                why.as_deref().unwrap_or("the device cannot run all blocks at once")
             );
             continue;
         }
@@ -103,7 +103,7 @@ fn persistent_kernel_is_bit_identical_with_delayed_waves() {
             assert_eq!(got, want, "{}, token {i}", path.display());
         }
     }
-    assert!(whole > 0, "no tiny model is one launch");
+    assert!(whole > 0, "no tiny model runs in one launch");
 }
 
 /// Tests many positions. Attention runs in slices, and the slice that finishes last adds the
@@ -147,7 +147,7 @@ fn persistent_kernel_matches_after_a_thousand_positions() {
             assert_eq!(late, one, "{name} {kv:?}, token {i}");
         }
     }
-    assert!(whole > 0, "no tiny model is one launch");
+    assert!(whole > 0, "no tiny model runs in one launch");
 }
 
 /// Tests every architecture that supports one launch per token. Norms, gates, residuals and
@@ -262,10 +262,10 @@ fn persistent_kernel_for_two_sequences_matches_the_host() {
             assert!(seen.iter().all(|x| *x < most), "{label}, {n} sequences: off by {seen:?}");
             for _ in 0..8 {
                 let late = side_by_side::scores(&mut late, &mut host, n);
-                assert_eq!(late, seen, "{label}, {n} sequences, waves are late");
+                assert_eq!(late, seen, "{label}, {n} sequences, delayed waves");
             }
             let gap = side_by_side::answers(&mut one, &mut host, n, 6);
-            assert!(gap < 0.05, "{label}: a token is {gap} below the host's choice");
+            assert!(gap < 0.05, "{label}: a token is {gap} below the choice of the CPU");
         }
         side_by_side::limits(&mut late);
         let first = side_by_side::draws(&mut one, [7, 8], 8);

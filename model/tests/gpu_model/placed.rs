@@ -239,7 +239,7 @@ fn persistent_kernel_on_two_gpus_matches_many_launches() {
             .unwrap();
             opening.unwrap().join().unwrap()
         });
-        assert!(seen.starts_with(&tokens), "{label}: {seen:?}, not {tokens:?}");
+        assert!(seen.starts_with(&tokens), "{label}: got {seen:?}, expected {tokens:?}");
         assert_eq!(beside.on_gpu().persistent(), None);
         assert_eq!(
             (answer(&mut beside), answer(&mut one)),
@@ -249,7 +249,7 @@ fn persistent_kernel_on_two_gpus_matches_many_launches() {
         assert_eq!(one.on_gpu().persistent(), None);
         drop((one, beside));
         let mut late = SoloSession::of(made(Persistence::On, Probe::Delays, 1).unwrap());
-        assert!(said(&mut late) == rows, "{label}: other bits where waves are late");
+        assert!(said(&mut late) == rows, "{label}: other bits with delayed waves");
         for round in 0..20 {
             assert_eq!(answer(&mut late), tokens, "{label}, round {round}");
         }
@@ -267,5 +267,5 @@ fn persistent_kernel_on_two_gpus_matches_many_launches() {
             );
         }
     }
-    assert_eq!(whole, some.len(), "tiny models that are one launch on each of two");
+    assert_eq!(whole, some.len(), "tiny models that run in one launch on each of two");
 }

@@ -1,4 +1,5 @@
-//! LoRA adapters on the CPU: applied as merged, side by side, from both forms of files.
+//! LoRA adapters on the CPU: compared with merged models, different adapters in one step, and both
+//! file formats.
 
 use crate::it::support::adapters::{Draw, RandomAdapter, module_of, write_peft};
 use crate::it::support::as_folder::as_folder;
@@ -12,10 +13,11 @@ use kjit_model::{DeviceChoice, Model};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// f32 sums in another order: the merged matrix is rounded once, and thin products are added.
-const SAME: f64 = 3e-5;
-/// A change that the text must show.
-const OTHER: f64 = 1e-2;
+/// The largest difference that the order of f32 sums causes: the merged matrix is rounded once, but
+/// the products of an adapter are added.
+const MAX_ROUNDING: f64 = 3e-5;
+/// The smallest difference that an adapter must cause.
+const MIN_EFFECT: f64 = 1e-2;
 
 fn options(adapters: Vec<AdapterFile>) -> OpenOptions {
     OpenOptions {
@@ -39,7 +41,7 @@ fn prompt() -> Vec<u32> {
     (0..19).map(|i| (i * 37 + 11) % 250).collect()
 }
 
-/// The logits of every token.
+/// Computes the logits after every token.
 fn logits(model: &Path, adapters: Vec<AdapterFile>) -> Vec<f32> {
     let mut model = Model::open(model, &options(adapters)).unwrap_or_else(|e| panic!("{e}"));
     let id = model.add(SampleOptions::default()).unwrap();
@@ -62,7 +64,7 @@ fn plain(name: &str) -> bool {
 }
 
 #[test]
-fn applied_adapters_compute_what_the_merged_model_does() {
+fn applied_adapters_match_merged_model() {
     let everything = |name: &str| plain(name) || !name.starts_with("blk.");
     let attention = |name: &str| name.contains("attn_q.") || name.contains("attn_v.");
     let queries = |name: &str| name.contains("attn_q.") && name.contains(".1.");
@@ -97,8 +99,8 @@ fn applied_adapters_compute_what_the_merged_model_does() {
         let plain = logits(&model, vec![]);
         let (near, far) = (off(&got, &want), off(&plain, &want));
         eprintln!("{name}: off by {near:.1e}; without adapters by {far:.1e}");
-        assert!(near < SAME && far > OTHER, "{name}: {near:.1e}, {far:.1e}");
-        // With scales of 0 the model is the base.
+        assert!(near < MAX_ROUNDING && far > MIN_EFFECT, "{name}: {near:.1e}, {far:.1e}");
+        // With scales of 0 the model equals the base model.
         let none = logits(&model, files.iter().map(|(path, _)| file(path, 0.0)).collect());
         assert!(off(&none, &plain) == 0.0, "{name}: a scale of 0 changes the model");
         // f16 rounds each merged element by 2^-12.
@@ -130,7 +132,7 @@ fn sequences_with_different_adapters_share_a_step() {
     }
     let text = prompt();
     let mut rows: Vec<Vec<f32>> = vec![vec![]; 4];
-    // A prompt together, then single tokens together.
+    // The prompts run in one step, then single tokens run in one step.
     for piece in [&text[..11], &text[11..12], &text[12..13]] {
         let work: Vec<Work<'_>> =
             ids.iter().map(|id| Work { sequence: *id, tokens: piece, want: Want::All }).collect();
@@ -139,23 +141,23 @@ fn sequences_with_different_adapters_share_a_step() {
             row.extend(all);
         }
     }
-    // A fork has its parent's adapters.
+    // A fork has the adapters of the original sequence.
     let fork = model.session.fork(ids[3], 11, SampleOptions::default()).unwrap();
     let again = model.session.feed(fork, &text[11..13], Want::All).unwrap();
     let n_vocab = model.session.n_vocab();
-    assert!(off(&again, &rows[3][11 * n_vocab..]) < SAME);
+    assert!(off(&again, &rows[3][11 * n_vocab..]) < MAX_ROUNDING);
     for (scales, rows) in scales.iter().zip(&rows) {
         let own = files.iter().zip(scales).map(|(f, s)| AdapterFile { scale: *s, ..f.clone() });
         let want = logits(&path, own.collect());
         let off = off(rows, &want[..13 * n_vocab]);
-        assert!(off < SAME, "{scales:?} beside others is off by {off:.1e}");
+        assert!(off < MAX_ROUNDING, "{scales:?} beside others is off by {off:.1e}");
     }
-    // A slot that is used again does not keep the scales of its last sequence.
+    // A new sequence in a used slot does not inherit the scales of the last sequence.
     model.session.remove(ids[1]).unwrap();
     let id = model.add(SampleOptions::default()).unwrap();
     assert_eq!(id.slot(), ids[1].slot());
     let row = model.session.feed(id, &text[..11], Want::All).unwrap();
-    assert!(off(&row, &rows[0][..11 * n_vocab]) < SAME);
+    assert!(off(&row, &rows[0][..11 * n_vocab]) < MAX_ROUNDING);
     for (scales, id) in [(vec![1.0; 3], id), (vec![1.0; 2], fork)] {
         let refused = model.session.set_adapters(id, &scales);
         assert!(matches!(refused, Err(SessionError::Adapters { .. })), "{refused:?}");
@@ -163,11 +165,12 @@ fn sequences_with_different_adapters_share_a_step() {
 }
 
 #[test]
-fn a_peft_folder_is_the_gguf_adapter_of_the_same_weights() {
+fn peft_folder_matches_gguf_adapter() {
     for name in ["tiny-llama-f16.gguf", "tiny-qwen2-f16.gguf", "tiny-gemma3-f16.gguf"] {
         let Some(path) = tiny_model(name) else { return };
         let (base, dir) = (Gguf::open(&path).unwrap(), tempfile::tempdir().unwrap());
-        // The folder of the base has its queries and keys in the trained order, as PEFT does.
+        // The base is a folder, with queries and keys in the trained order. PEFT uses the same
+        // order.
         let folder = dir.path().join("base");
         let mut written = as_folder(&base);
         if base.tensor_info("rope_freqs.weight").is_some() {
@@ -184,8 +187,8 @@ fn a_peft_folder_is_the_gguf_adapter_of_the_same_weights() {
         let on_folder = logits(&folder, vec![file(&peft, 1.0)]);
         let on_file = logits(&path, vec![file(&peft, 1.0)]);
         let near = off(&on_file, &on_folder);
-        assert!(near < SAME, "{name}: the order of rows differs, off by {near:.1e}");
-        assert!(off(&logits(&path, vec![]), &on_file) > OTHER, "{name}");
+        assert!(near < MAX_ROUNDING, "{name}: the order of rows differs, off by {near:.1e}");
+        assert!(off(&logits(&path, vec![]), &on_file) > MIN_EFFECT, "{name}");
         // llama.cpp's converter reorders rows of queries and keys for this architecture.
         if base.architecture().unwrap() == "llama" {
             for c in &mut adapter.changes {
@@ -206,10 +209,13 @@ fn a_peft_folder_is_the_gguf_adapter_of_the_same_weights() {
         }
         let converted = adapter.write(&dir.path().join("adapter.gguf"), false);
         let [a, b] = [&peft, &converted].map(|path| Adapter::open(path, &base).unwrap().pairs);
-        assert!(a == b, "{name}: the pairs differ");
+        assert!(a == b, "{name}: the matrices differ");
         let on_folder_too = logits(&folder, vec![file(&converted, 1.0)]);
-        assert!(off(&on_folder_too, &on_folder) < SAME, "{name}: GGUF's order on a folder");
-        // alpha / √rank.
+        assert!(
+            off(&on_folder_too, &on_folder) < MAX_ROUNDING,
+            "{name}: the order of a GGUF on a folder"
+        );
+        // The scale is alpha / √rank.
         let mut config = adapter.config();
         config["use_rslora"] = json!(true);
         write_peft(&peft, &config, &adapter.tensors(module_of));
@@ -220,13 +226,13 @@ fn a_peft_folder_is_the_gguf_adapter_of_the_same_weights() {
 }
 
 #[test]
-fn adapters_that_do_not_fit_are_refused_by_name() {
+fn incompatible_adapter_error_names_tensor() {
     let Some(path) = tiny_model("tiny-llama-f16.gguf") else { return };
     let (base, dir) = (Gguf::open(&path).unwrap(), tempfile::tempdir().unwrap());
     let adapter = RandomAdapter::of(&base, 9, 4, |name| name.contains("blk.0.attn_q."));
     let to = dir.path().join("adapter.gguf");
     let refused = |adapter: &Path| match Adapter::open(adapter, &base) {
-        Ok(_) => panic!("it was read"),
+        Ok(_) => panic!("the adapter was accepted"),
         Err(error) => error.to_string(),
     };
     let says = |line: String, words: &[&str]| {
@@ -250,7 +256,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
     says(changed(&narrow), &["attn_q.weight.lora_a", "shape", "asks for"]);
     says(refused(&path), &["general.type", "convert_lora_to_gguf.py"]);
     says(refused(&dir.path().join("no-adapter")), &["no-adapter"]);
-    // A mixture's experts.
+    // The experts of a mixture.
     if let Some(moe) = tiny_model("tiny-moe-f16.gguf") {
         let moe = Gguf::open(moe).unwrap();
         let mut other = RandomAdapter::of(&moe, 9, 4, |name| name.contains("blk.0.attn_q."));
@@ -258,7 +264,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
         let line = Adapter::open(other.write(&to, false), &moe).unwrap_err().to_string();
         says(line, &["ffn_up_exps", "experts"]);
     }
-    // PEFT's settings.
+    // The settings of PEFT.
     let folder = dir.path().join("adapter");
     let tensors = adapter.tensors(module_of);
     let set: [(&str, Value); 8] = [
@@ -293,7 +299,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
 }
 
 #[test]
-fn a_merged_element_is_the_sum_of_products_in_f64() {
+fn merged_element_matches_f64_sum() {
     let Some(path) = tiny_model("tiny-qwen2-f32.gguf") else { return };
     let (base, dir) = (Gguf::open(&path).unwrap(), tempfile::tempdir().unwrap());
     let name = "blk.1.ffn_down.weight";
@@ -328,7 +334,7 @@ fn a_merged_element_is_the_sum_of_products_in_f64() {
                     .sum();
                 let i = row * c.cols + col;
                 let (got, want) = (f32s(new.data, i), f32s(old.data, i) + s * sum);
-                // One rounding to f32, and the scale's.
+                // One rounding to f32, and the rounding of the scale.
                 assert!((got - want).abs() <= want.abs() * 3e-7 + 1e-8, "{} {i}", t.name());
             }
         }

@@ -28,7 +28,7 @@ struct Case {
     file: Arc<Gguf>,
 }
 
-/// The models of a folder that exist. If none was made, a message is printed.
+/// The models of a folder that exist. If no model exists, a message is printed.
 fn cases(folder: &str) -> Vec<Case> {
     let index = oracle("archs/archs.json");
     let only = std::env::var("KJIT_TEST_ONLY").ok();
@@ -44,7 +44,7 @@ fn cases(folder: &str) -> Vec<Case> {
             continue;
         }
         let path = model_path(&format!("{folder}/{file}"))
-            .unwrap_or_else(|| panic!("{folder}/{file} was not made"));
+            .unwrap_or_else(|| panic!("{folder}/{file} is missing: run scripts/fetch-test-models"));
         found.push(Case {
             name,
             arch,
@@ -55,7 +55,7 @@ fn cases(folder: &str) -> Vec<Case> {
     found
 }
 
-/// Calls `test` with every model on two threads, and fails with all errors that were found.
+/// Calls `test` with every model on two threads. Fails with all errors of all models.
 fn each(folder: &str, test: impl Fn(&Case) -> Result<(), String> + Sync) {
     let cases = cases(folder);
     let halves: Vec<Vec<&Case>> =
@@ -135,13 +135,13 @@ fn every_architecture_matches_reference_at_any_prompt_split() {
     each("archs", |case| {
         let built = graph(case);
         if REFUSED.contains(&case.name.as_str()) {
-            let error = built.err().ok_or("it is not refused any more: take it off the list")?;
+            let error = built.err().ok_or("it runs: remove it from the list")?;
             let named = error.contains(&format!("'{}'", case.arch))
                 || error.contains(&format!("'{}.", case.arch));
             return if named && !error.contains('\n') {
                 Ok(())
             } else {
-                Err(format!("refused without a name: {error}"))
+                Err(format!("the error does not name the architecture: {error}"))
             };
         }
         if is_encoder(case) {
@@ -168,7 +168,7 @@ fn every_architecture_matches_reference_at_any_prompt_split() {
                 return Err(format!("in pieces of {batch}: KL {far:.1e}"));
             }
         }
-        // The usual way: a prompt of which only the last row is wanted, then token by token.
+        // As in normal use: a prompt with logits for the last token only, then token by token.
         let mut exec = executor(case, 512)?;
         let mut row = feed(&mut exec, &prompt, Want::Last)?;
         let margins = case.entry["margins"].as_array().unwrap();
@@ -178,7 +178,7 @@ fn every_architecture_matches_reference_at_any_prompt_split() {
             check_scores(&row).map_err(|e| e.to_string())?;
             let got = best(&row);
             if got != want && margin.as_f64().unwrap() as f32 > NEAR {
-                return Err(format!("greedy step {step}: {got}, not {want}"));
+                return Err(format!("greedy step {step}: got {got}, expected {want}"));
             }
             row = feed(&mut exec, &[want], Want::Last)?;
         }
@@ -186,7 +186,7 @@ fn every_architecture_matches_reference_at_any_prompt_split() {
     });
 }
 
-/// Compares rows that differ only by the order of f32 sums. The logits have a range of some units.
+/// Compares rows that differ only by the order of f32 sums. The range of the logits is some units.
 fn same(what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
     let far = a
         .iter()
@@ -221,7 +221,7 @@ fn truncate_and_continue_matches_single_pass() {
                 return Err(format!("{} tokens are there, not {back}", exec.tokens()));
             }
             same(
-                &format!("back to {back}"),
+                &format!("truncated to {back}"),
                 &there,
                 &feed(&mut exec, &prompt[back..], Want::Last)?,
             )?;
@@ -257,19 +257,19 @@ fn embedding_is_pooled_from_rows_before_output_layer() {
             return if vector(None)? == whole {
                 Ok(())
             } else {
-                Err("an encoder is another as a vector".into())
+                Err("the vector differs from the rows of the encoder".into())
             };
         }
-        let error = vector(None).err().ok_or("nobody said how to pool")?;
+        let error = vector(None).err().ok_or("an encoder without a pooling type was accepted")?;
         if !error.contains(&format!("'{}'", case.arch)) {
             return Err(error);
         }
         let rows = vector(Some(Pooling::Mean))?;
         let name = &rows.value(rows.logits).name;
-        let read = whole.find(name).ok_or("no such rows")?;
+        let read = whole.find(name).ok_or("the rows are missing")?;
         let is_head = |op: &Op| matches!(op, Op::MatMul(m) if m.x == read && whole.value(m.out).width == whole.n_vocab());
         if !whole.ops.iter().any(is_head) {
-            return Err(format!("no scores are made from '{name}'"));
+            return Err(format!("no scores are computed from '{name}'"));
         }
         // The values from which scores are computed.
         let prompt = ids(&case.entry["ids"]);

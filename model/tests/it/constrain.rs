@@ -111,7 +111,7 @@ fn unsupported_constraint_is_a_one_line_error() {
         g.lark(""),
     ];
     for (i, made) in wrong.into_iter().enumerate() {
-        let error = made.err().unwrap_or_else(|| panic!("number {i} was taken"));
+        let error = made.err().unwrap_or_else(|| panic!("case {i} was accepted"));
         assert!(matches!(error, GrammarError::Grammar { .. }), "{error}");
         let line = error.to_string();
         assert!(!line.contains('\n') && line.len() < 400, "{line}");

@@ -94,8 +94,9 @@ fn architectures_page_matches_plans() {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for entry in oracle("archs/archs.json")["models"].as_array().unwrap() {
         let [arch, file] = ["arch", "file"].map(|k| entry[k].as_str().unwrap().to_string());
-        let path = model_path(&format!("archs/{file}"))
-            .unwrap_or_else(|| panic!("archs/{file} was not made"));
+        let path = model_path(&format!("archs/{file}")).unwrap_or_else(|| {
+            panic!("archs/{file} is missing: run scripts/fetch-test-models --archs")
+        });
         let word = word(&Gguf::open(path).unwrap(), &file);
         let before = found.entry(arch).or_insert_with(|| word.to_owned());
         if *before != word {

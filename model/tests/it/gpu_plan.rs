@@ -56,8 +56,12 @@ fn check(name: &str, plan: &Plan, program: &Program) {
         Some((first, at.next_back().unwrap_or(first)))
     };
     for (a, one) in program.buffers.iter().enumerate() {
-        let Some(la) = life(a) else { panic!("{name}: buffer {} is bound by nothing", one.name) };
-        assert!(one.offset + one.bytes <= program.arena, "{name}: {} is outside", one.name);
+        let Some(la) = life(a) else { panic!("{name}: no launch binds buffer {}", one.name) };
+        assert!(
+            one.offset + one.bytes <= program.arena,
+            "{name}: {} is outside the arena",
+            one.name
+        );
         for (b, other) in program.buffers.iter().enumerate().take(a) {
             let Some(lb) = life(b) else { continue };
             let together = one.zeroed || other.zeroed || la.0 <= lb.1 && lb.0 <= la.1;
@@ -222,7 +226,7 @@ fn equal_requests_give_equal_plans_and_layers_share_kernels() {
     let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
     let plan = planned(&graph, "sm_90a", 4096);
     assert_eq!(plan, planned(&graph, "sm_90", 4096), "sm_90 and sm_90a are one target");
-    assert!(plan.jobs.len() < 40, "{} kernels for a model of one kind of layer", plan.jobs.len());
+    assert!(plan.jobs.len() < 40, "{} kernels for a model with one kind of layer", plan.jobs.len());
     // The context is an argument, not a constant. So another -c finds every kernel in the cache.
     assert_eq!(plan.jobs, planned(&graph, "sm_90a", 8192).jobs);
 }
@@ -243,7 +247,7 @@ fn steps_are_ordered_after_their_inputs() {
     let mut made = vec![];
     for step in fuse(&graph) {
         for v in step.reads() {
-            assert!(made.contains(&v), "{} is read before it is made", graph.value(v).name);
+            assert!(made.contains(&v), "{} is read before it is written", graph.value(v).name);
         }
         made.extend(step.writes());
         if let Step::Single(Op::Embed(Embed { out, .. })) = step {
@@ -279,7 +283,10 @@ fn persistent_kernel_is_default_if_measured_faster() {
     assert!(one(&QWEN3_MOE, "sm_90a", |_| {}).is_empty());
     assert!(one(&SMOLLM2, "sm_90a", |_| {}).is_empty());
     for target in ["sm_75", "sm_86", "gfx90a", "gfx942", "gfx1100"] {
-        assert!(one(&LLAMA_8B, target, |_| {}).is_empty(), "{target}: it was not measured there");
+        assert!(
+            one(&LLAMA_8B, target, |_| {}).is_empty(),
+            "{target}: it was not measured on this device"
+        );
     }
 }
 
@@ -341,7 +348,7 @@ fn shard_is_one_launch_with_sums_inside() {
                 assert_eq!(one.instructions.len(), alone.instructions.len() + 1);
                 let meets =
                     |one: &PersistentKernel| one.instructions.iter().filter(|i| i.meets).count();
-                assert_eq!(meets(one), meets(alone) + 1, "sums are handed over");
+                assert_eq!(meets(one), meets(alone) + 1, "the sums are passed on");
                 assert_eq!((alone.among, alone.sums), ((1, 0), 0));
             }
             assert_eq!(plan.persistent.len(), sequences);
@@ -365,7 +372,7 @@ fn shard_is_one_launch_with_sums_inside() {
     let share = |graph: &Graph, ranks| shard(graph, 0, ranks).unwrap();
     assert_eq!((auto(&share(&large, 2), 1), auto(&share(&large, 2), 8)), (vec![1], vec![1, 2]));
     assert_eq!((auto(&share(&whole, 2), 1), auto(&share(&whole, 2), 8)), (vec![], vec![2]));
-    assert!(auto(&share(&whole, 4), 8).is_empty(), "it was not measured there");
+    assert!(auto(&share(&whole, 4), 8).is_empty(), "it was not measured on this device");
     // The vendor's library adds between launches, so there cannot be one launch.
     let gathered = planned(&shard_of_rank(&whole, 0, 2).unwrap(), 1);
     assert!(gathered.persistent.is_empty() && gathered.no_persistent.unwrap().contains("library"));

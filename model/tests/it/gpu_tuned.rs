@@ -54,7 +54,7 @@ fn stored_tuning_is_used_by_every_later_plan() {
             (tempfile::tempdir().unwrap(), Target::parse(arch).unwrap(), graph(shape));
         let plain = planned(&graph, &target, &Shipped);
         let wanted = others(&plain, &target);
-        assert!(wanted.len() > 4, "{arch}: {} specs have a choice", wanted.len());
+        assert!(wanted.len() > 4, "{arch}: {} specs have several variants", wanted.len());
         let writer = engine(&folder);
         for (spec, tuning) in &wanted {
             StoredTunings::of(&writer).keep(spec, &target, *tuning, "a test").unwrap();
@@ -129,6 +129,6 @@ fn record_without_valid_variant_is_ignored_with_one_warning() {
         let warnings = engine.cache().warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].to_string().contains(&what), "{warnings:?}");
-        assert_eq!(engine.tuning_choice(&subject).unwrap(), None, "it is set aside");
+        assert_eq!(engine.tuning_choice(&subject).unwrap(), None, "the record is ignored");
     }
 }

@@ -104,7 +104,7 @@ fn every_position_matches_reference_prediction() {
             for (i, (row, want)) in rows.zip(entry["values"].as_array().unwrap()).enumerate() {
                 let got = f64::from(row[prompt[i + 1] as usize]) - log_sum_exp(row);
                 let want = want.as_f64().unwrap();
-                assert!((got - want).abs() < 1e-4, "{name} at {i}: {got}, not {want}");
+                assert!((got - want).abs() < 1e-4, "{name} at {i}: got {got}, expected {want}");
             }
         }
     }
@@ -152,7 +152,7 @@ fn tapped_values_match_reference() {
                 let (_, ours) = TAPS
                     .iter()
                     .find(|(k, _)| k == key)
-                    .unwrap_or_else(|| panic!("{name}: what is {key}?"));
+                    .unwrap_or_else(|| panic!("{name}: unknown golden key {key}"));
                 assert!(exec.host().tap(ours), "{name}: no {ours}");
                 (*ours, want.as_array().unwrap())
             })
@@ -165,7 +165,7 @@ fn tapped_values_match_reference() {
             let size = want.iter().map(|w| w.as_f64().unwrap().abs()).fold(0.0, f64::max);
             for (i, (got, want)) in last.iter().zip(want).enumerate() {
                 let off = (f64::from(*got) - want.as_f64().unwrap()).abs();
-                assert!(off <= 1e-5 * size, "{name}: {ours}[{i}] is {got}, not {want}");
+                assert!(off <= 1e-5 * size, "{name}: {ours}[{i}] is {got}, expected {want}");
             }
         }
     }
@@ -187,7 +187,7 @@ fn truncate_and_continue_matches_single_pass() {
         exec.truncate(half);
         let again = exec.feed(&prompt[half..], Want::Last).unwrap();
         for (a, b) in at_once.iter().zip(&again) {
-            assert!((a - b).abs() < 1e-4, "{name}: {a} at once, {b} after going back");
+            assert!((a - b).abs() < 1e-4, "{name}: {a} in one pass, {b} after truncation");
         }
     }
 }

@@ -111,7 +111,7 @@ fn perplexity_matches_f32_reference() {
     const TEXT: &str = "/usr/share/common-licenses/GPL-3";
     let Some(path) = model_path(SMOLLM2) else { return };
     let Ok(text) = std::fs::read(TEXT) else {
-        return eprintln!("SKIPPED: {TEXT} is not there (Debian has it)");
+        return eprintln!("SKIPPED: {TEXT} is missing (Debian provides it)");
     };
     let file = Arc::new(Gguf::open(path).unwrap());
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
@@ -135,7 +135,7 @@ fn perplexity_matches_f32_reference() {
             let want = want.as_f64().unwrap();
             assert!(
                 (got / want - 1.0).abs() < 3e-4,
-                "precise {precise}, window {i}: {got}, not {want}"
+                "precise {precise}, window {i}: got {got}, expected {want}"
             );
         }
     }

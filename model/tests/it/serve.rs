@@ -104,12 +104,12 @@ fn cached_prefix_is_reused_without_changing_answers() {
     other.extend(prompt(3, 11));
     assert_eq!(answer(&other).cached(), 40);
     talk.extend(&second.ids);
-    assert_eq!(answer(&talk).cached(), talk.len() - 1, "the conversation is still there");
+    assert_eq!(answer(&talk).cached(), talk.len() - 1, "the conversation is still cached");
     // Prompts without a common prefix, until they occupy all slots.
     for i in 10..16 {
         assert_eq!(answer(&prompt(i, 40)).cached(), 0);
     }
-    assert_eq!(answer(&talk).cached(), 0, "nobody asked for it for longest");
+    assert_eq!(answer(&talk).cached(), 0, "the least recently used one was dropped");
     let status = scheduler.status();
     assert_eq!(status.kept_slots, 4, "{status:?}");
     assert_eq!(status.cached_tokens, (whole + 39 + 40 + talk.len() - 1) as u64, "{status:?}");
@@ -174,7 +174,7 @@ fn recurrent_states_are_saved_at_continuation_points() {
     });
     let mut host = SoloSession::cpu(&gguf, &graph, &OpenOptions { paged: None, ..options.clone() });
     let session = Session::on_cpu(gguf, graph, &OpenOptions { sequences: 4, ..options }).unwrap();
-    returning::the_hosts(
+    returning::assert_matches_host(
         &Scheduler::start(session, SchedulerOptions::default()).unwrap(),
         &mut host,
         1e-3,
@@ -278,7 +278,10 @@ fn long_prompt_is_not_starved_when_memory_is_short() {
     }
     // All requests were submitted at about the same time.
     let before = many.iter().filter(|got| got.end.as_ref().unwrap().1.total < queued).count();
-    assert!((1..16).contains(&before), "{before} of 40 small ones ended before the long one began");
+    assert!(
+        (1..16).contains(&before),
+        "{before} of 40 short answers ended before the long one began"
+    );
 }
 
 /// Options that always choose this token.
@@ -406,7 +409,7 @@ fn answer_ending_within_drafts_leaves_sampler_history_exact() {
         }
         assert_eq!(ends[0], ends[1], "{n} tokens");
     }
-    assert!(within > 2, "{within} answers had drafts that were right");
+    assert!(within > 2, "{within} answers had accepted drafts");
 }
 
 #[test]
@@ -434,7 +437,7 @@ fn invalid_requests_are_refused_with_reason() {
     let options = SchedulerOptions { max_queue: 2, ..SchedulerOptions::default() };
     let Some(scheduler) = scheduler(1, 40, options) else { return };
     let refused = |tokens: Vec<u32>, logprobs| {
-        let sink = Box::new(|event| panic!("{event:?} of a request that was refused"));
+        let sink = Box::new(|event| panic!("{event:?} of a refused request"));
         let request = Request { logprobs, ..Request::new(tokens, sink) };
         scheduler.submit(request).err().unwrap()
     };
@@ -566,7 +569,7 @@ fn cancel_frees_the_slot_immediately() {
     let mut queued = ask(&scheduler, &prompt(2, 5), 3, |_| {});
     long.tokens(2);
     drop(queued.answer.take());
-    assert_eq!(queued.got().reason(), Reason::Cancelled, "it never ran");
+    assert_eq!(queued.got().reason(), Reason::Cancelled, "it did not run");
     long.answer.as_ref().unwrap().cancel();
     drop(long.answer.take());
     let got = long.got();

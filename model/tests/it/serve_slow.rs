@@ -1,4 +1,4 @@
-//! Tests of constraints that are slow at a later token: other answers go on meanwhile.
+//! Tests of constraints that pause at a later token: other answers continue meanwhile.
 
 use crate::it::support::files::tiny_model;
 use crate::it::support::submitted_request::{Got, SubmittedRequest, ask};
@@ -24,13 +24,14 @@ fn scheduler(longest_mask: Duration) -> Option<Scheduler> {
     Some(Scheduler::start(session, options).unwrap())
 }
 
-/// Allows every third token. It pauses once, until the time is over or it is interrupted.
+/// A constraint that allows every third token. It pauses once, until the time is over or it is
+/// interrupted.
 struct Pauses {
     /// Number of tokens before the pause.
     at: usize,
     in_accept: bool,
     time: Duration,
-    /// Number of tokens after which it is complete.
+    /// Number of tokens after which the answer is complete.
     complete: usize,
     accepted: usize,
     paused: Arc<AtomicBool>,
@@ -87,9 +88,9 @@ fn until(so: &AtomicBool) {
     }
 }
 
-/// Between two tokens of an answer whose constraint pauses, other answers get more than one token.
+/// While the constraint of one answer pauses, other answers get several tokens.
 #[test]
-fn others_go_on_while_a_constraint_is_slow_at_a_later_token() {
+fn other_answers_continue_while_a_constraint_is_slow() {
     let Some(scheduler) = scheduler(Duration::from_secs(60)) else { return };
     let quick = with(&scheduler, 9, Pauses::new(3, false, Duration::ZERO)).got();
     for in_accept in [false, true] {
@@ -135,7 +136,7 @@ fn others_go_on_while_a_constraint_is_slow_at_a_later_token() {
 }
 
 #[test]
-fn a_constraint_that_takes_too_long_fails_its_request_and_is_interrupted() {
+fn slow_constraint_fails_its_request_and_is_interrupted() {
     let Some(scheduler) = scheduler(Duration::from_millis(200)) else { return };
     let hour = Duration::from_secs(3600);
     for in_accept in [false, true] {
@@ -147,12 +148,12 @@ fn a_constraint_that_takes_too_long_fails_its_request_and_is_interrupted() {
         assert_eq!(ids.len(), 2);
         assert!(interrupted.load(Ordering::Relaxed));
     }
-    // The last token of an answer needs no mask, and its answer is whole.
+    // The last token of an answer needs no mask, and the answer is complete.
     let got = with(&scheduler, 2, Pauses::new(2, false, hour)).got();
     assert_eq!((got.reason(), got.ids.len()), (Reason::Length, 2));
     let got = with(&scheduler, 2, Pauses::new(2, true, hour)).got();
     assert_eq!((got.reason(), got.ids.len()), (Reason::Length, 2));
-    // A client that leaves interrupts the work for it.
+    // If a client leaves, the work for its constraint is interrupted.
     let slow = Pauses::new(1, false, hour);
     let (paused, interrupted) = (Arc::clone(&slow.paused), Arc::clone(&slow.interrupted));
     let mut left = with(&scheduler, 9, slow);
@@ -163,7 +164,7 @@ fn a_constraint_that_takes_too_long_fails_its_request_and_is_interrupted() {
 }
 
 #[test]
-fn an_answer_is_complete_if_its_constraint_is_complete_at_the_last_token() {
+fn answer_is_complete_with_constraint_at_last_token() {
     let Some(scheduler) = scheduler(Duration::from_secs(60)) else { return };
     for (n, complete, reason) in
         [(4, 4, Reason::Constraint), (9, 4, Reason::Constraint), (4, 5, Reason::Length)]

@@ -48,7 +48,8 @@ fn cpu_stages_are_bit_identical_to_one_session() {
     }
     let precise = OpenOptions { precise: true, ..options(2) };
     bit_for_bit("tiny/tiny-llama-q4_0.gguf", &precise);
-    // Recurrent states cannot go back, so the tokens are run again through the previous stages.
+    // Recurrent states cannot be truncated, so the tokens are run again through the previous
+    // stages.
     for arch in ["mamba2", "falcon-h1", "deepseek2-lite", "qwen3next"] {
         bit_for_bit(&format!("archs/{arch}.gguf"), &options(2));
     }

@@ -8,7 +8,7 @@ pub fn tiny_model(name: &str) -> Option<PathBuf> {
     model_path(&format!("tiny/{name}"))
 }
 
-/// All synthetic models that exist, sorted by name. If none was made, a message is printed.
+/// All synthetic models that exist, sorted by name. If there are none, a message is printed.
 pub fn tiny_models() -> Vec<PathBuf> {
     let Some(folder) = model_path("tiny") else { return vec![] };
     let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -35,7 +35,7 @@ pub fn model_path(name: &str) -> Option<PathBuf> {
     let path = folder.join(name);
     if !path.exists() {
         eprintln!(
-            "SKIPPED: {} is not there (scripts/test fetches it; KJIT_TEST_MODELS names the folder)",
+            "SKIPPED: {} is missing (scripts/test fetches it; KJIT_TEST_MODELS names the folder)",
             path.display()
         );
         return None;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Compares prompts, tokens and greedy answers of each type of folder with the CPU: once with all
 /// weights on the device, and once with layers streamed from the files.
-pub fn are_the_hosts(engine: &Engine, device: &Device) {
+pub fn assert_matches_host(engine: &Engine, device: &Device) {
     for (model_type, files, stream) in [
         ("llama", 1, false),
         ("mistral", 3, true),

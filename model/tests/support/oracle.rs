@@ -78,7 +78,7 @@ pub fn follow(
             let found = m[2].as_f64().unwrap();
             assert!(
                 found < margin,
-                "{name}: step {step} chose {got}, not {want}, at a margin of {found}"
+                "{name}: step {step} chose {got}, expected {want}, at a margin of {found}"
             );
             return;
         }

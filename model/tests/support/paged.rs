@@ -1,5 +1,6 @@
-//! Compares two sessions of one model on a device. Only the second has its keys and values in
-//! pages. The results have the same bits, regardless of which pages are shared. For any device.
+//! Compares two sessions of one model on a device. Only the second stores its keys and values in
+//! pages. The results must have the same bits, regardless of which pages are shared. For any
+//! device.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{
@@ -51,7 +52,7 @@ pub fn options(options: OpenOptions) -> [OpenOptions; 2] {
 
 /// Compares the two sessions. There are prompts and answers that cross the end of a page, shared
 /// and copied prefixes, and too few pages.
-pub fn the_same(want: &mut Session, got: &mut Session) {
+pub fn assert_matches_unpaged(want: &mut Session, got: &mut Session) {
     let pages = |session: &Session| session.pages().map(|p| (p.used, p.shared, p.total)).unwrap();
     assert_eq!((want.pages(), pages(got)), (None, (0, 0, 7)));
     let vocab = want.n_vocab();
@@ -69,12 +70,12 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
         (ids, rows, answers)
     });
     let [(_, rows, tokens), (ids, paged_rows, paged_tokens)] = &both;
-    assert!(rows == paged_rows, "logits are others with pages");
+    assert!(rows == paged_rows, "logits differ with pages");
     assert_eq!(tokens, paged_tokens);
     assert_eq!(pages(got), (1 + 2 + 2, 0, 7));
 
     // Prefixes are shared. The first sequence that writes in the middle of a shared page copies the
-    // page. This may be the new or the old sequence.
+    // page. This sequence may be the new or the old one.
     let shared = [(&mut *want, &both[0].0), (&mut *got, ids)].map(|(session, ids)| {
         let of = ids[2];
         let forked = session.fork(of, 150, SampleOptions::default()).unwrap();
@@ -90,11 +91,11 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
         session.remove(forked).unwrap();
         (shared, copied, [new, old, both, again])
     });
-    assert!(shared[0].2 == shared[1].2, "logits are others where pages are shared");
+    assert!(shared[0].2 == shared[1].2, "logits differ with shared pages");
     assert_eq!((shared[1].0, shared[1].1), (Some((5, 2)), Some((6, 1))));
 
-    // If pages are missing, the whole step is rejected. Other sequences can use the pages of a
-    // removed sequence.
+    // If there are not enough pages, the whole step is rejected. Other sequences can use the pages
+    // of a removed sequence.
     let long = text(4, 2 * PAGE + 1, vocab);
     let id = add(got);
     let refused = got.step(&[
@@ -110,7 +111,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     got.remove(ids[1]).unwrap();
     let alone = add(want);
     assert!(step(got, &[(id, &long)]) == step(want, &[(alone, &long)]));
-    // An answer that runs ahead pauses before the missing page, and continues when a page is free.
+    // An answer that runs ahead pauses before the page that is not available, and continues when a
+    // page is free.
     let (left, right) = (PAGE - got.len(ids[0]).unwrap(), got.pages().unwrap().free());
     let hold = add(got);
     got.feed(hold, &text(5, right * PAGE, vocab), Want::Nothing).unwrap();
@@ -173,7 +175,7 @@ fn drafts(want: &mut Session, in_want: SequenceId, got: &mut Session, in_got: Se
         (plain, wrong, right, rows)
     });
     assert_eq!((&want.0, &want.1.0, &want.2.0), (&got.0, &got.1.0, &got.2.0));
-    assert!(want.3 == got.3, "logits are others behind drafts in pages");
+    assert!(want.3 == got.3, "logits differ after drafts in pages");
     let (_, (_, wrong_len, wrong_used), (_, right_len, right_used), _) = got;
     assert!((PAGE - 3..PAGE - 1).contains(&wrong_len), "{wrong_len}");
     assert_eq!((wrong_used, right_used), (Some(used + 1), Some(used + right_len.div_ceil(PAGE))));

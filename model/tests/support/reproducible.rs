@@ -24,7 +24,7 @@ fn feed(session: &mut Session, id: SequenceId, tokens: &[u32], want: Want) -> Ve
     session.feed(id, tokens, want).unwrap()
 }
 
-/// Feeds the next tokens of the sequences in one step. Returns the scores after each.
+/// Feeds the next tokens of the sequences in one step. Returns the scores after each token.
 fn step(session: &mut Session, all: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     let work: Vec<Work<'_>> =
         all.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last }).collect();
@@ -51,7 +51,7 @@ impl Text {
         assert!(text.scores.iter().flatten().all(|x| f32::from_bits(*x).is_finite()));
         assert!(
             text.scores.windows(2).all(|two| two[0] != two[1]),
-            "scores follow from what came before"
+            "scores depend on the tokens before"
         );
         text
     }
@@ -60,7 +60,7 @@ impl Text {
         self.tokens.len()
     }
 
-    /// Asserts that the scores after this token are the scores of the sequence alone.
+    /// Asserts that the scores after this token equal the scores of a sequence that runs alone.
     fn holds(&self, what: &str, at: usize, row: &[f32]) {
         let (got, want) = (bits(row), &self.scores[at]);
         let other = got.iter().zip(want).filter(|(a, b)| a != b).count();
@@ -106,7 +106,7 @@ impl Text {
             let next: Vec<(SequenceId, &[u32])> = ids
                 .iter()
                 .zip(&at)
-                // From here on the last sequence is another text.
+                // From here on the last sequence contains another text.
                 .map(|(id, at)| {
                     (
                         *id,
@@ -139,7 +139,7 @@ impl Text {
             session.remove(id).unwrap();
         }
         let row = feed(session, first, &self.tokens[half..half + 1], Want::Last);
-        self.holds("what was forked", half, &row);
+        self.holds("the original of the fork", half, &row);
         session.remove(first).unwrap();
     }
 
@@ -174,7 +174,7 @@ impl Text {
                 assert_eq!(session.len(id).unwrap(), at);
             }
             let row = feed(session, id, &self.tokens[at..at + 1], Want::Last);
-            self.holds(&format!("behind {n} drafts at a time"), at, &row);
+            self.holds(&format!("after {n} drafts at a time"), at, &row);
             session.remove(id).unwrap();
         }
     }

@@ -1,6 +1,7 @@
-//! Requests to a model with recurrent states, which cannot go back. There are turns of
-//! conversations, common system prompts, and more texts than stored copies of states. Each answer
-//! must equal the CPU's, and only the tokens given by the rule are computed. For any device.
+//! Requests to a model with recurrent states, which cannot be truncated. The requests are turns of
+//! conversations, prompts with a common system prompt, and more texts than stored copies of states.
+//! Each answer must equal the answer of the CPU. Only the tokens after a stored copy may be
+//! computed. For any device.
 
 use super::paged::{PAGE, text};
 use super::side_by_side::gap;
@@ -24,24 +25,24 @@ pub fn options(options: OpenOptions) -> OpenOptions {
 }
 
 /// A step has as many tokens as a page. So each prompt has a copy of the states at the end of its
-/// last whole page, on a GPU as well.
+/// last whole page, also on a GPU.
 pub fn scheduling() -> SchedulerOptions {
     SchedulerOptions { token_budget: Some(PAGE), ..SchedulerOptions::default() }
 }
 
 /// Submits the requests and compares each answer with the CPU's. `all`: also submits more texts
 /// than copies.
-pub fn the_hosts(scheduler: &Scheduler, host: &mut SoloSession, near: f32, all: bool) {
+pub fn assert_matches_host(scheduler: &Scheduler, host: &mut SoloSession, near: f32, all: bool) {
     let vocab = host.n_vocab();
     let paged = scheduler.status().pages.is_some();
     let mut fine = |name: &str, prompt: &[u32], got: &Got, n: usize| {
         assert_eq!((got.reason(), got.ids.len()), (Reason::Length, n), "{name}");
         let gap = gap(host, &[prompt, &got.ids].concat(), prompt.len());
-        assert!(gap < near, "{name}: a token is {gap} below the host's choice");
+        assert!(gap < near, "{name}: a token is {gap} below the choice of the CPU");
     };
     let one = |prompt: &[u32], n| ask(scheduler, prompt, n, |_| {}).got();
     let cached = |got: &Got, least: usize| match paged {
-        // With pages a text continues from a copy, and the tokens after the copy are fed.
+        // With pages, a text continues from a copy, and only the tokens after the copy are fed.
         true => assert_eq!(got.cached(), least),
         // On the CPU the tokens after the copy are run again and count as cached.
         false => assert!(got.cached() >= least, "{} of {least}", got.cached()),

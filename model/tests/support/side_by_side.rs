@@ -7,7 +7,8 @@ use kjit_model::session::{
     DecodeControl, SequenceId, Session, SessionError, StepOutput, Want, Work,
 };
 
-/// The tokens of this sequence: one to seven, so that adjacent sequences have different lengths.
+/// The tokens of this sequence: one to seven, so that sequences in adjacent slots have different
+/// lengths.
 fn sequence(number: usize, vocab: usize) -> Vec<u32> {
     (0..1 + number * 3 % 7).map(|i| ((number * 131 + i * 37 + 5) % vocab) as u32).collect()
 }
@@ -19,7 +20,7 @@ fn greedy(session: &mut Session) -> Result<SequenceId, SessionError> {
 /// Adds `n` sequences in slots that are not in order. Some of the slots were used before.
 fn occupy(session: &mut Session, n: usize) -> Vec<SequenceId> {
     let mut all: Vec<SequenceId> = std::iter::from_fn(|| greedy(session).ok()).collect();
-    assert_eq!(all.len(), session.sequences(), "every place was free");
+    assert_eq!(all.len(), session.sequences(), "every slot was free");
     assert!(matches!(greedy(session), Err(SessionError::Full { .. })));
     for &id in all.iter().take(3) {
         session.feed(id, &[3, 1, 4], Want::Nothing).unwrap();
@@ -27,7 +28,7 @@ fn occupy(session: &mut Session, n: usize) -> Vec<SequenceId> {
     all.iter().for_each(|&id| session.remove(id).unwrap());
     assert!(
         matches!(session.len(all[0]), Err(SessionError::NoSequence)),
-        "an id is not given twice"
+        "an id is not used twice"
     );
     all = all.iter().map(|_| greedy(session).unwrap()).collect();
     all.reverse();
@@ -44,7 +45,7 @@ fn release(session: &mut Session, all: &[SequenceId]) {
 fn logits(given: StepOutput) -> Vec<f32> {
     match given {
         StepOutput::Logits(rows) => rows,
-        other => panic!("logits were wanted, {other:?} was given"),
+        other => panic!("expected logits, got {other:?}"),
     }
 }
 
@@ -97,7 +98,7 @@ pub fn answers(session: &mut Session, host: &mut SoloSession, n: usize, tokens: 
     let all = occupy(session, n);
     let mut ids: Vec<Vec<u32>> = (0..n).map(|i| sequence(i, vocab)).collect();
     let prompts: Vec<usize> = ids.iter().map(Vec::len).collect();
-    // The device runs ahead; the sink decides how long each answer is.
+    // The device runs ahead; the sink determines the length of each answer.
     let wanted = |i: usize| if i < 2 && n > 2 { i + 1 } else { tokens };
     let mut paused = false;
     loop {
@@ -161,9 +162,7 @@ pub fn joining(session: &mut Session, host: &mut SoloSession, tokens: usize) -> 
             .collect();
         let given = session.step(&work).unwrap();
         for ((_, ids, _), given) in here.iter_mut().zip(given) {
-            let StepOutput::Token(token) = given else {
-                panic!("a token was wanted, {given:?} was given")
-            };
+            let StepOutput::Token(token) = given else { panic!("expected a token, got {given:?}") };
             ids.push(token);
         }
         for at in (0..here.len())
@@ -216,9 +215,9 @@ pub fn mixed(session: &mut Session, host: &mut SoloSession) -> Vec<f64> {
             (StepOutput::Logits(row), Want::Last) => offs.push(off(&row, &want)),
             (StepOutput::Token(id), Want::Choose) => {
                 let best = want.iter().copied().fold(f32::MIN, f32::max);
-                assert!(best - want[id as usize] < 0.05, "{id} is no likely token");
+                assert!(best - want[id as usize] < 0.05, "{id} is not a likely token");
             }
-            (given, want) => panic!("{want:?} was wanted, {given:?} was given"),
+            (given, want) => panic!("expected {want:?}, got {given:?}"),
         }
     }
     release(session, &all);
@@ -306,9 +305,7 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
             want: Want::Choose,
         });
         for (ids, given) in ids.iter_mut().zip(session.step(&work.collect::<Vec<_>>()).unwrap()) {
-            let StepOutput::Token(token) = given else {
-                panic!("a token was wanted, {given:?} was given")
-            };
+            let StepOutput::Token(token) = given else { panic!("expected a token, got {given:?}") };
             ids.push(token);
         }
     }
@@ -351,7 +348,7 @@ pub fn limits(session: &mut Session) {
         assert_eq!(session.len(all[1]).unwrap(), 7);
     }
     assert_eq!(session.step(&[work(all[1], &[], Want::Nothing)]).unwrap(), [StepOutput::Nothing]);
-    // If no token is allowed, no token is fed.
+    // If the constraint allows no token, no token is fed.
     let none = TokenMask::new(session.n_vocab(), []);
     session.sampler(all[1]).unwrap().set_mask(Some(none));
     let nothing = session.step(&[work(all[1], &[1], Want::Choose)]).unwrap_err();
@@ -360,7 +357,7 @@ pub fn limits(session: &mut Session) {
     session.sampler(all[1]).unwrap().set_mask(None);
     session.truncate(all[1], 6).unwrap();
     let again = session.feed(all[1], &[1], Want::Last).unwrap();
-    assert!(off(&again, &alone) < 1e-6, "what was refused has left no trace");
+    assert!(off(&again, &alone) < 1e-6, "the refused requests changed no state");
     release(session, &all);
     let gone = session.feed(all[0], &[1], Want::Last).unwrap_err();
     assert!(matches!(gone, SessionError::NoSequence), "{gone}");

@@ -329,7 +329,7 @@ fn safetensors_folders_on_simulated_gfx1100_match_host() {
         TEMPORARY,
         || {
             let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-            kjit_tests::folders::are_the_hosts(&engine, &engine.device("rocm:0").unwrap());
+            kjit_tests::folders::assert_matches_host(&engine, &engine.device("rocm:0").unwrap());
             assert_eq!(Simulated::here().fault(0), "");
         },
     );

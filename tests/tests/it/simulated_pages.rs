@@ -28,7 +28,7 @@ fn the_same(test: &str, name: &str, arch: &str, kv: KvType) {
         let [plain, in_pages] = paged::options(OpenOptions { kv, ..OpenOptions::default() });
         let mut want = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &plain).unwrap();
         let mut got = Session::on_gpu(&engine, &device, &gguf, graph, &in_pages).unwrap();
-        paged::the_same(&mut want, &mut got);
+        paged::assert_matches_unpaged(&mut want, &mut got);
         assert_eq!(Simulated::here().fault(0), "");
     });
 }
@@ -167,7 +167,7 @@ fn returning(test: &str, names: &[&str], arch: &str) {
         assert_eq!(session.gpu().unwrap().plan().copies(), returning::COPIES);
         let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
         // More texts than copies of states: the test on a card covers that.
-        returning::the_hosts(&scheduler, &mut host, 0.05, false);
+        returning::assert_matches_host(&scheduler, &mut host, 0.05, false);
         assert!(scheduler.stop(Duration::from_secs(60)));
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(

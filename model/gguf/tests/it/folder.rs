@@ -283,7 +283,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
     let whole = std::fs::read(&second).unwrap();
     for (len, words) in [
         (whole.len() - 1, "truncated"),
-        (9, "its header has"),
+        (9, "give a header of"),
         (3, "it has 3 bytes"),
         (0, "is empty"),
     ] {
