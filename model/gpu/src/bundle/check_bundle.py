@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks a kjit proof bundle, and what a run of it gave. Nothing but Python's standard library, nothing of kjit.
+"""Checks a kjit proof bundle, and the results of a run. It needs only Python's standard library, and no kjit.
 
-  check_bundle.py FOLDER            every file's sum; every claim of manifest.json against the code objects themselves
-  check_bundle.py FOLDER RESULTS    the same, then the results: RESULTS/N/NAME.bin or RESULTS/N/B.bin holds buffer B (called NAME, where no
-                                    other of the case is) of case N (both counted from 0, as manifest.json lists them) after its launch
-  check_bundle.py FOLDER --case N   prints one case as a table: what to load, launch, pass and expect
+  check_bundle.py FOLDER            checks the SHA-256 of every file, and compares manifest.json with the code objects
+  check_bundle.py FOLDER RESULTS    also checks the results: RESULTS/N/B.bin is buffer B of case N after its launch (both counted from 0, in
+                                    the order of manifest.json); RESULTS/N/NAME.bin, if only this buffer of the case has the name
+  check_bundle.py FOLDER --case N   prints one case as a table: code object, launch, arguments, expected results
 
-Exit 0: all is well. 1: something is not; each line says what. It is also an example: of reading a code object's metadata, of building the
-argument block, and of comparing results. The format is described in README.txt."""
+Exit code 0: all checks passed. 1: a check failed; each line describes a failure. The program is also an example of reading a code object's
+metadata, building the argument block, and comparing results. The format is described in README.txt."""
 
 import hashlib, json, math, struct, sys
 from pathlib import Path
@@ -18,7 +18,7 @@ MOST_LDS = 65536  # bytes per block, on all of these architectures
 
 # ------------------------------------------------------------------------------------------------------------ MessagePack
 def unpack(b, at=0):
-    """The value at `at`, and where the next one starts: the part of MessagePack that LLVM writes."""
+    """Returns the value at `at` and the offset of the next value. Supports the part of MessagePack that LLVM writes."""
     t = b[at]
     at += 1
     def number(form):
@@ -57,10 +57,10 @@ def unpack(b, at=0):
 
 # -------------------------------------------------------------------------------------------------------------------- ELF
 class CodeObject:
-    """What an AMD code object says of itself."""
+    """The metadata of an AMD code object."""
     def __init__(self, b):
         if b[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", b, 18)[0] != EM_AMDGPU:
-            raise ValueError("no little-endian 64-bit AMDGPU ELF file")
+            raise ValueError("not a little-endian 64-bit AMDGPU ELF file")
         self.version = b[8] + 2  # EI_ABIVERSION: 1 is code-object version 3
         shoff, = struct.unpack_from("<Q", b, 40)
         size, count, names = struct.unpack_from("<HHH", b, 58)
@@ -87,7 +87,7 @@ class CodeObject:
                         self.addresses[text] = value
                         self.symbols[text] = (home["offset"] + value - home["addr"], length)
         if self.metadata is None:
-            raise ValueError("no AMDGPU metadata")
+            raise ValueError("AMDGPU metadata is missing")
         self.bytes = b
         self.kernels = {k[".name"]: k for k in self.metadata.get("amdhsa.kernels", [])}
 
@@ -104,7 +104,7 @@ class CodeObject:
         return bytes(image)
 
     def descriptor(self, kernel):
-        """The kernel descriptor, and with it the state that a wave starts in: where which register's value comes from."""
+        """The kernel descriptor, and the state of a wave at its start: the source of each register's value."""
         at, length = self.symbols[kernel[".symbol"]]
         if length != 64:
             raise ValueError(f"a descriptor of {length} bytes")
@@ -249,7 +249,7 @@ class Bundle:
 
     # ------------------------------------------------------------------------------------------------------------ results
     def result(self, case, buffer, got):
-        """What is wrong with a buffer after the launch, or nothing."""
+        """The error in a buffer after the launch, or None."""
         before, after = self.content(buffer["before"], buffer["bytes"]), buffer["after"]
         if len(got) != buffer["bytes"]:
             return f"{len(got)} bytes of {buffer['bytes']}"
@@ -278,7 +278,7 @@ class Bundle:
         return None if norm <= after["norm"] else f"off by {norm:.2e} of its norm, {after['norm']:.0e} allowed"
 
     def results(self, folder):
-        """Cases that have results, and those that are right."""
+        """The number of cases with results, and of cases with correct results."""
         ran = right = 0
         for n, case in enumerate(self.manifest["cases"]):
             files = []

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Runs a kjit proof bundle on an emulator of the machine code that you have. Python's standard library and check_bundle.py beside it, no more.
+"""Runs a kjit proof bundle on your emulator of the machine code. It needs only Python's standard library, and check_bundle.py in the same
+folder.
 
   run_bundle.py [--cases 0,4-9] [--match TEXT] [--wave N] [--seconds S] FOLDER RESULTS COMMAND [ARGUMENT…]
 
-COMMAND is a small program of yours in front of the emulator. It is started once. For every case, the smallest first, it gets one line on
-its standard input, the path of a launch.json, and answers one line on its standard output:
+COMMAND is the front end of an emulator, a small program that you write. It is started once. For every case, the smallest first, it reads
+one line from its standard input, the path of a launch.json, and writes one line to its standard output:
 
-  done         the launch is over, and the buffers' files hold what is in memory now
-  cannot WHY   it does not know an instruction, say
+  done         the launch has ended, and the files of the buffers hold the contents of memory
+  cannot WHY   the launch cannot run, for example because of an unknown instruction
 
-What else it has to say goes to its standard error. A COMMAND that ends, says anything else or takes longer than --seconds (300) is ended,
-the case counts as not run, and it is started anew for the next. Each launch.json says everything, resolved: README.txt explains it under
-"With an emulator". Files are in RESULTS/N/, N the case's number; results.txt there has a line for every case.
+It may write messages to its standard error. If COMMAND ends, writes another line or takes longer than --seconds (300), it is stopped, the
+case counts as not run, and COMMAND is started again for the next case. A launch.json contains everything that a launch needs: README.txt
+explains it under "With an emulator". Files are in RESULTS/N/, where N is the number of the case; RESULTS/results.txt has a line for every
+case.
 
-Exit 0: every case that ran is right, and some did. 1: one is wrong, or none ran. 2: wrong usage."""
+Exit code 0: at least one case ran, and all results are correct. 1: a result is wrong, or no case ran. 2: wrong usage."""
 
 import argparse, json, math, os, selectors, shutil, struct, subprocess, sys, time
 from pathlib import Path
@@ -26,8 +28,8 @@ FIRST, GAP = 0x1_0000_0000, 0x10_0000  # start of memory, and unmapped bytes bet
 
 
 def places(sizes):
-    """An address for each region: aligned to 256 bytes, its end as near as that allows to the end of its last page, so that an emulator that
-    maps just these pages faults where a kernel reads past a buffer."""
+    """Returns an address for each region. It is aligned to 256 bytes, and the region ends as near to the end of a page as the alignment allows.
+    So an emulator that maps only these pages faults if a kernel reads past a buffer."""
     at, out = FIRST, []
     for size in sizes:
         whole = (size + 255) // 256 * 256
@@ -39,7 +41,7 @@ def places(sizes):
 
 
 def block_id_registers(arch, start):
-    """Where a block finds its number along x, y, z: the registers behind the user registers, or fixed ones from gfx12 on."""
+    """The registers with a block's number along x, y, z: the registers after the user registers, or fixed ones from gfx12 on."""
     if arch.startswith("gfx12"):
         return {"x": "ttmp9", "y": "ttmp7, bits 15:0", "z": "ttmp7, bits 31:16"}
     return {axis: f"s{start['user_registers'] + i}" for i, axis in enumerate(start["block_ids"])}
@@ -88,7 +90,7 @@ def lay_out(bundle, n, folder):
 
 
 class Command:
-    """The emulator's front, started when there is something for it to do."""
+    """The front end of the emulator. It is started with the first case."""
     def __init__(self, words):
         self.words, self.process = words, None
 
@@ -101,7 +103,7 @@ class Command:
         self.process = None
 
     def ask(self, path, seconds):
-        """Its answer to a launch, or why there is none."""
+        """Returns its answer to a launch, or the reason why there is none."""
         if self.process is None:
             # It inherits the standard error of this process.
             self.process = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -140,7 +142,7 @@ def numbers(text):
 
 
 def verdict(bundle, n, folder):
-    """What is wrong with the buffers' files, or nothing."""
+    """The error in the files of the buffers, or None."""
     buffers = bundle.manifest["cases"][n]["buffers"]
     bad = ((b["name"], bundle.result(bundle.manifest["cases"][n], b, (folder / f"{i}.bin").read_bytes())) for i, b in enumerate(buffers))
     return "; ".join(f"buffer {name}: {why}" for name, why in bad if why)
