@@ -192,7 +192,7 @@ impl WordProduct<'_> {
     }
 }
 
-/// Where the codes, scales and offsets of a row are written: row `r` of the panel's 32 rows.
+/// The destination of the codes, scales and offsets of a row: row `r` of the panel's 32 rows.
 struct Row<'a> {
     /// Two codes per float.
     words: &'a mut [f32],

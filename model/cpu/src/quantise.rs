@@ -86,7 +86,7 @@ pub struct RoundedRows<'a> {
 pub struct Quantise<'a> {
     pub x: &'a [f32],
     pub cols: usize,
-    /// Where the rounded rows are written ([`Quantised::fit`]).
+    /// The output: the rounded rows ([`Quantised::fit`]).
     pub to: RoundedRows<'a>,
 }
 

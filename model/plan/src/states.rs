@@ -2,7 +2,7 @@
 //! its slot, like keys and values. At position 0 kernels do not read the memory, because the state
 //! is zero.
 //!
-//! The same kernel computes one token, one token of each of several sequences, or a prompt. For a
+//! One kernel computes one token, one token of each of several sequences, or a prompt. For a
 //! prompt it iterates over the tokens with its part of the state in registers.
 
 use super::arena::ALIGN;

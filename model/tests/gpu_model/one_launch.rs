@@ -274,7 +274,7 @@ fn persistent_kernel_for_two_sequences_matches_the_host() {
 }
 
 /// Simulates a stall: one block of the launch never arrives. Waits are limited in time, the error
-/// says where it happened, and the GPU stays usable.
+/// gives the place, and the GPU stays usable.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn stalled_block_is_one_error_and_gpu_stays_usable() {

@@ -47,8 +47,8 @@ pub(super) const fn made_unsigned(value: Value) -> Unsigned {
     }
 }
 
-/// Where 16 codes of a plane with groups of at least 16 are stored: whether in the second block,
-/// the byte, and the shift.
+/// The location of 16 codes of a plane with groups of at least 16: whether they are in the second
+/// block, the byte, and the shift.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CodeLocation {
     pub second: bool,
