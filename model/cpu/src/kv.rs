@@ -51,7 +51,7 @@ impl KvStore {
         let refused = |bytes: u64| ExecError::Memory {
             what: format!("the cache of {what} for {context} tokens"),
             bytes,
-            hint: "give a smaller -c".into(),
+            hint: "use a smaller -c".into(),
         };
         let (Some(row_bytes), Some(bytes)) = (row_bytes, bytes) else {
             return Err(refused(u64::MAX));

@@ -135,7 +135,7 @@ impl StepPass {
 fn memory_hint(pass: &StepPass, elems: usize) -> String {
     let several = pass.parts.len();
     if several < 2 || pass.tokens.len() > several {
-        return "give a smaller --prefill-chunk".into();
+        return "use a smaller --prefill-chunk".into();
     }
     let has_room = |n: &usize| Vec::<f32>::new().try_reserve_exact(n.saturating_mul(elems)).is_ok();
     let fit =

@@ -154,6 +154,6 @@ mod tests {
         );
         let error =
             divide(&layers(&[3 << 20; 4]), &rooms(&[5 << 20, 5 << 20])).unwrap_err().to_string();
-        assert!(error.contains("4 layers") && error.contains("12 MiB, 10 MiB"), "{error}");
+        assert!(error.contains("4 layers") && error.contains("12 MiB, but 10 MiB"), "{error}");
     }
 }

@@ -299,7 +299,7 @@ fn empty_prompt_is_refused() {
 fn empty_or_oversized_benchmark_is_refused() {
     for (arguments, word) in [
         (&["-p", "0", "-n", "0"][..], "nothing to measure"),
-        (&["-p", "8", "-n", "4", "-d", "18446744073709551615"], "give a smaller -c"),
+        (&["-p", "8", "-n", "4", "-d", "18446744073709551615"], "use a smaller -c"),
         (&["-p", "8", "-n", "4", "-c", "4"], "a context of 8 tokens"),
     ] {
         let line = error_line(
@@ -365,7 +365,7 @@ fn impossible_context_is_refused_with_flag() {
         let mut c = kjit();
         c.args(command).arg(&smollm2).args(["-c", &huge, "--cache-dir"]).arg(dir.path());
         let line = error_line(&mut c, 1);
-        assert!(line.contains(&huge) && line.contains("give a smaller -c"), "{command:?}: {line}");
+        assert!(line.contains(&huge) && line.contains("use a smaller -c"), "{command:?}: {line}");
     }
 }
 
