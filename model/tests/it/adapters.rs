@@ -253,7 +253,7 @@ fn incompatible_adapter_error_names_tensor() {
         let c = &mut a.changes[0];
         (c.cols, c.a) = (c.cols - 1, c.a[..c.rank * (c.cols - 1)].to_vec());
     };
-    says(changed(&narrow), &["attn_q.weight.lora_a", "shape", "asks for"]);
+    says(changed(&narrow), &["attn_q.weight.lora_a", "shape", "expected"]);
     says(refused(&path), &["general.type", "convert_lora_to_gguf.py"]);
     says(refused(&dir.path().join("no-adapter")), &["no-adapter"]);
     // The experts of a mixture.
