@@ -262,7 +262,7 @@ fn incompatible_adapter_error_names_tensor() {
         let mut other = RandomAdapter::of(&moe, 9, 4, |name| name.contains("blk.0.attn_q."));
         other.changes[0].tensor = "blk.0.ffn_up_exps.weight".into();
         let line = Adapter::open(other.write(&to, false), &moe).unwrap_err().to_string();
-        says(line, &["ffn_up_exps", "experts"]);
+        says(line, &["ffn_up_exps", "expert matrices"]);
     }
     // The settings of PEFT.
     let folder = dir.path().join("adapter");
