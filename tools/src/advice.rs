@@ -1,5 +1,5 @@
-//! Advice for users of llama.cpp and ollama. A word of these programs gives one line with kjit's
-//! word for it, instead of a guess at a misspelt word.
+//! Advice for users of llama.cpp and ollama: for a flag or command of these programs, one line
+//! names kjit's equivalent. Without it clap would suggest a similar spelling.
 
 use crate::args::Cli;
 use clap::CommandFactory;
@@ -19,17 +19,20 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["-st", "--single-turn"], "remove it: with a prompt there is one answer"),
     (
         &["-hfr", "-hff", "--hf-file", "-mu", "--model-url"],
-        "the model stands by itself: kjit run hf:ORG/REPO:QUANT …",
+        "give the model without a flag: kjit run hf:ORG/REPO:QUANT …",
     ),
     (&["-tb", "--threads-batch"], "give --threads N"),
     (
         &["-ub", "--ubatch-size", "--batch-size"],
-        "give --prefill-chunk N (in bench, -b N is sequences side by side)",
+        "give --prefill-chunk N (in bench, -b N is the number of concurrent sequences)",
     ),
-    (&["-b", "--batch"], "give --prefill-chunk N (in bench, -b N is sequences side by side)"),
+    (
+        &["-b", "--batch"],
+        "give --prefill-chunk N (in bench, -b N is the number of concurrent sequences)",
+    ),
     (
         &["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"],
-        "give --kv-type f16 or q8_0, for keys and values alike",
+        "give --kv-type f16 or q8_0: keys and values have the same type",
     ),
     (&["-kvu"], "remove it: kjit decides this itself"),
     (&["-dev", "-mg", "--main-gpu"], "give --device cuda:N or rocm:N (`kjit devices` lists them)"),
@@ -64,7 +67,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["test", "check"], "`kjit doctor` checks this machine, `kjit doctor --run` its kernels"),
 ];
 
-/// The advice, if one of these refused arguments is a word of another program.
+/// Advice, if one of these refused arguments is a flag or command of another program.
 pub fn advice(arguments: &[OsString]) -> Option<String> {
     let arguments: Vec<String> =
         arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
@@ -98,7 +101,7 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
         let flag = arguments.get(at).map_or("-m", |a| a.split('=').next().unwrap_or(a));
         let after = arguments.get(at).and_then(|a| a.split_once('=')).map(|(_, file)| file);
         let model = after.or_else(|| arguments.get(at + 1).map(String::as_str)).unwrap_or("MODEL");
-        return Some(format!("'{flag}': the model stands by itself: kjit {command} {model} …"));
+        return Some(format!("'{flag}': give the model without a flag: kjit {command} {model} …"));
     }
     for argument in &arguments {
         let word = argument.split('=').next().unwrap_or(argument);
@@ -115,7 +118,7 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
     model.then(|| format!("'{command}': name a command first: kjit run {command} …"))
 }
 
-/// Whether the flag has this name.
+/// Whether `word` names this flag.
 fn is(flag: &clap::Arg, word: &str) -> bool {
     let long = word.strip_prefix("--").is_some_and(|long| flag.get_long() == Some(long));
     let mut short = word.strip_prefix('-').unwrap_or_default().chars();
@@ -136,7 +139,7 @@ mod tests {
         assert_eq!(said("bench m.gguf -b 128"), None);
         assert_eq!(said("serve --model m.gguf --max-queue x"), None);
         assert!(said("run m.gguf -b 128").unwrap().contains("--prefill-chunk"));
-        assert!(said("run -m m.gguf").unwrap().contains("stands by itself"));
+        assert!(said("run -m m.gguf").unwrap().contains("without a flag"));
     }
 
     #[test]

@@ -34,12 +34,11 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Check every byte, set aside corrupt entries, move misplaced ones back. Exits 1 if anything
-    /// was wrong
+    /// Check every byte of the cache: set corrupt entries aside, move misplaced entries back. Exits
+    /// 1 if there was a fault
     ///
-    /// With filters, only selected entries are counted, and with --model a missing kernel counts as
-    /// wrong. Corrupt entries are always reported, since nothing in them can be trusted to match a
-    /// filter.
+    /// With filters, only selected entries are counted. With --model, a missing kernel is a fault.
+    /// Corrupt entries are always reported, because filters cannot trust their content.
     #[command(
         after_help = "Examples:\n  kjit cache verify\n  kjit cache verify --model model.gguf \
             --arch gfx1100,sm_90"
@@ -58,20 +57,21 @@ pub enum Cache {
     Clear {
         #[command(flatten)]
         filter: CacheFilter,
-        /// Print what would be removed, remove nothing
+        /// Print the number of entries that would be removed, and remove none
         #[arg(long)]
         dry_run: bool,
-        /// Remove records too: tuning results, digests, compilers' versions
+        /// Also remove records: tuning results, digests, versions of compilers
         #[arg(long, conflicts_with_all = ["arch", "model", "kernel", "older", "larger"])]
         records: bool,
         #[command(flatten)]
         json: Json,
     },
-    /// Write entries into a pack, one file for other machines
+    /// Write entries to a pack: one file that other machines can use
     ///
-    /// A pack is used in place if $KJIT_PACK_PATH (a list of packs and folders) or
-    /// /usr/share/kjit/packs has it, or is copied by `kjit cache import`. With --model, all of the
-    /// model's kernels must be in the cache: a machine with the pack then compiles none.
+    /// A machine uses a pack in place if it is in $KJIT_PACK_PATH (a list of packs and folders) or
+    /// in /usr/share/kjit/packs. `kjit cache import` copies its entries instead. With --model, all
+    /// of the model's kernels must be in the cache. A machine with the pack then compiles no kernel
+    /// of the model.
     #[command(after_help = "Examples:\n  kjit cache export --arch gfx1100 -o gfx1100.kjitpack\n  \
                       kjit cache export --model model.gguf --arch gfx1100 -o model.kjitpack\n  \
                       head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n' > key; chmod 600 \
@@ -80,7 +80,7 @@ pub enum Cache {
     Export {
         #[command(flatten)]
         filter: CacheFilter,
-        /// Pack to write; replaces an existing one
+        /// Pack to write. An existing file is replaced
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
         /// A pack for each kernel, named by its key, in the folder of -o: the files of a server for
@@ -94,14 +94,14 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Copy a pack's entries into the cache, each verified
+    /// Verify a pack's entries and copy them into the cache
     #[command(after_help = "Examples:\n  kjit cache import gfx1100.kjitpack\n  kjit cache import \
             signed.kjitpack --signer KEY")]
     Import {
         /// Pack to import
         pack: PathBuf,
-        /// Public key (64 hex digits) that must have signed the pack. May be given several times:
-        /// any of them
+        /// Trusted public key (64 hex digits). The pack must be signed by it. May be given several
+        /// times: one of the keys must have signed
         #[arg(long, value_name = "KEY", value_parser = public_key)]
         signer: Vec<PublicKey>,
         #[command(flatten)]
@@ -146,34 +146,34 @@ pub enum Cache {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct CacheFilter {
-    /// Entries of these architectures only, separated by commas: sm_90, gfx1100, …
+    /// Only entries for these architectures, separated by commas: sm_90, gfx1100, …
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Kernels that `kjit run` uses with this model only
+    /// Only kernels that `kjit run` uses with this model
     #[arg(long, value_name = "MODEL", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: Option<ModelName>,
-    /// Context size of that run, for --model (default: as `kjit run`)
+    /// Context size for --model (default: as in `kjit run`)
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, requires = "model")]
     pub context: Option<usize>,
-    /// Type of stored keys and values of that run, for --model
+    /// Type of stored keys and values for --model
     #[arg(long, value_name = "TYPE", default_value = "f16", requires = "model")]
     pub kv_type: Kv,
-    /// Value of --prefill-chunk of that run, for --model (default: as `kjit run`)
+    /// Value of --prefill-chunk for --model (default: as in `kjit run`)
     #[arg(long, value_name = "N", value_parser = positive, requires = "model", allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
-    /// Kernels of a run with --precise, for --model
+    /// For --model: the kernels of `kjit run --precise`
     #[arg(long, requires = "model")]
     pub precise: bool,
-    /// Kernels of a run with --reproducible, for --model
+    /// For --model: the kernels of `kjit run --reproducible`
     #[arg(long, requires = "model")]
     pub reproducible: bool,
-    /// Kernels whose name contains TEXT only
+    /// Only kernels whose name contains TEXT
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub kernel: Option<String>,
-    /// Entries not used for this long only: 90s, 30m, 12h, 7d, 2w
+    /// Only entries that were not used for this time: 90s, 30m, 12h, 7d, 2w
     #[arg(long, value_name = "AGE", alias = "older-than")]
     pub older: Option<Age>,
-    /// Entries of at least this size only: 4096, 500kB, 10MB, 1GiB
+    /// Only entries of at least this size: 4096, 500kB, 10MB, 1GiB
     #[arg(long, value_name = "SIZE", alias = "larger-than")]
     pub larger: Option<Size>,
 }
@@ -205,7 +205,7 @@ impl FromStr for Age {
             "w" => 604_800.0,
             "" => {
                 return Err(format!(
-                    "'{text}' of what? Give {text}s, {text}m, {text}h, {text}d or {text}w"
+                    "'{text}' has no unit: give {text}s, {text}m, {text}h, {text}d or {text}w"
                 ));
             }
             _ => return Err(wrong()),

@@ -14,7 +14,7 @@ pub struct Pull {
     /// branch, tag or commit
     #[arg(value_name = "REF")]
     pub model: Reference,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -26,7 +26,7 @@ pub struct Rm {
     /// of the repository
     #[arg(value_name = "REF")]
     pub model: Reference,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -38,7 +38,7 @@ pub struct Inspect {
     /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// List of the model's operations, one per line
+    /// List the model's operations, one per line
     #[arg(long, conflicts_with = "json")]
     pub graph: bool,
     /// Context size for the memory estimate (default: the model's, at most 8192)
@@ -47,32 +47,33 @@ pub struct Inspect {
     /// Type of stored keys and values for the memory estimate
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// GPU memory to plan for: prints which layers stay on the GPU, which are streamed, and the
-    /// total
+    /// GPU memory to plan for. Prints the number of layers that stay on the GPU, the number that
+    /// are streamed, and the total
     #[arg(long, value_name = "SIZE", conflicts_with = "graph")]
     pub memory: Option<Size>,
     /// Plan with all layers streamed
     #[arg(long, conflicts_with = "graph")]
     pub stream: bool,
-    /// Plan with the experts of the first N mixture-of-experts layers on the CPU
+    /// Plan with experts of the first N mixture-of-experts layers on the CPU
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true, conflicts_with_all = ["graph", "stream"])]
     pub host_experts: Option<usize>,
     /// Plan with the feed-forward part of N layers on the CPU
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true, conflicts_with_all = ["graph", "stream", "host_experts"])]
     pub host_ffn: Option<usize>,
-    /// Plan with this GPU memory for the most often chosen of these experts
+    /// Plan with this GPU memory for the most often chosen experts of these layers
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,
-    /// Where these parts run for prompts in the plan; compute needs no memory for copies of them
+    /// Plan for prompts: copy (the CPU's parts are copied to the GPU), compute (they run on the
+    /// CPU, so the GPU needs no memory for copies), or measured (the faster one)
     #[arg(long, value_name = "HOW", default_value = "measured", requires = "on the CPU")]
     pub host_prompts: PromptsBy,
-    /// Tokens of a prompt per step in the plan (default: as `kjit run`)
+    /// Tokens of a prompt per step in the plan (default: as in `kjit run`)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
-    /// GPU architecture of the plan, such as gfx1100 or sm_90 (default: the GPU that is here)
+    /// GPU architecture of the plan, such as gfx1100 or sm_90 (default: that of this machine's GPU)
     #[arg(long, value_name = "ARCH")]
     pub arch: Option<String>,
-    /// One JSON document on stdout: sizes in bytes, counts as integers
+    /// Print one JSON document on stdout: sizes in bytes, counts as integers
     #[arg(long)]
     pub json: bool,
 }
@@ -84,10 +85,10 @@ pub struct Tokenize {
     /// file with only a vocabulary is enough
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// One JSON string per line in, one array of ids per line out
+    /// Read one JSON string per line, print one array of ids per line
     #[arg(long, required = true)]
     pub jsonl: bool,
-    /// No BOS and EOS; special tokens are read as plain text
+    /// Read special tokens as plain text, and add no BOS or EOS
     #[arg(long)]
     pub plain: bool,
 }
@@ -99,10 +100,10 @@ pub struct Detokenize {
     /// file with only a vocabulary is enough
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// One array of ids per line in, one JSON string per line out
+    /// Read one array of ids per line, print one JSON string per line
     #[arg(long, required = true)]
     pub jsonl: bool,
-    /// Bytes in hex instead of JSON strings
+    /// Print bytes in hex instead of JSON strings
     #[arg(long)]
     pub hex: bool,
 }
@@ -114,7 +115,7 @@ pub struct Template {
     /// file with only a vocabulary is enough
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// One array of messages per line in, one JSON string per line out
+    /// Read one array of messages per line, print one JSON string per line
     #[arg(long, required = true)]
     pub jsonl: bool,
     /// Chat template (Jinja) that replaces the model's
@@ -128,14 +129,14 @@ pub struct Merge {
     /// Model: a GGUF file, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. With a scale, each
-    /// of its changes is multiplied by it (default: 1)
+    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. SCALE multiplies
+    /// the adapter's changes (default: 1)
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parser(), required = true)]
     pub lora: Vec<Lora>,
     /// GGUF file to write
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
-    /// Type of the merged matrices. Other tensors keep their type
+    /// Type of the merged matrices. The types of other tensors do not change
     #[arg(long = "type", value_name = "TYPE", default_value = "F16", ignore_case = true)]
     pub to: MergeType,
     /// Overwrite the file if it exists
@@ -158,7 +159,7 @@ pub struct Dequant {
     /// Block format: Q4_K, F16, …
     #[arg(long = "type", value_name = "TYPE")]
     pub format: String,
-    /// Blocks in hex on stdin, any number per line; little-endian f32 in hex on stdout
+    /// Read blocks in hex from stdin, any number per line, and print little-endian f32 in hex
     #[arg(long, required = true)]
     pub hex: bool,
 }

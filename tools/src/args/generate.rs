@@ -13,10 +13,10 @@ pub struct Run {
     /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// Prompt. Short for --prompt
+    /// Prompt, as with --prompt
     #[arg(value_name = "TEXT", conflicts_with_all = ["prompt", "file"])]
     pub text: Option<String>,
-    /// Prompt; - reads it from stdin. Text that is piped into stdin is put before the prompt
+    /// Prompt. - reads it from stdin. Otherwise piped stdin is put before the prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// File that holds the prompt
@@ -61,7 +61,7 @@ pub struct Run {
     pub setup: Setup,
     #[command(flatten)]
     pub sampling: Sampling,
-    /// File for a trace of loading, compiling, copies and kernels, in Chrome's trace format
+    /// Trace file to write, in Chrome's trace format: loading, compiling, copies, kernels
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Stop text. It ends the answer and is not printed. May be given several times
@@ -79,14 +79,14 @@ pub struct Embed {
     /// An encoder or a generative model
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// One JSON string per line in, one array of numbers per line out
+    /// Read one JSON string per line, print one array of numbers per line
     #[arg(long, required = true)]
     pub jsonl: bool,
     /// Normalise vectors to length 1
     #[arg(long, alias = "normalize")]
     pub normalise: bool,
-    /// Pooling of a text's token vectors into one vector: their mean, the first one, or the last
-    /// one (default: as the model's file says)
+    /// Pooling of a text's token vectors: their mean, the first vector, or the last one (default:
+    /// as the model file states)
     #[arg(long, value_name = "HOW")]
     pub pooling: Option<Pool>,
     #[command(flatten)]
@@ -125,7 +125,7 @@ pub struct Logits {
     pub top: usize,
     #[command(flatten)]
     pub setup: Setup,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -145,24 +145,24 @@ pub struct Perplexity {
     /// Type of stored keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Highest precision instead of highest speed: f32 activations and KV on the CPU, f16 or better
-    /// on a GPU
+    /// Highest precision instead of highest speed. Activations, keys and values are f32 on the CPU,
+    /// and f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
-    /// Reproducible bits: a sequence's scores depend on its own tokens only, not on other
-    /// sequences, pieces of the prompt, cached prefixes or drafts. Prompts and single sequences are
-    /// slower. Features that cannot keep this promise are refused
+    /// Reproducible results: scores are equal bit for bit. They depend only on the sequence's own
+    /// tokens, not on other sequences, the prompt's chunks, cached prefixes or drafts. Prompts and
+    /// single sequences are slower. Incompatible features are refused
     #[arg(long)]
     pub reproducible: bool,
-    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. With a scale, each
-    /// of its changes is multiplied by it (default: 1)
+    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. SCALE multiplies
+    /// the adapter's changes (default: 1)
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parser())]
     pub lora: Vec<Lora>,
     #[command(flatten)]
     pub room: MemoryLimitArgs,
     #[command(flatten)]
     pub placing: PlacementArgs,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }

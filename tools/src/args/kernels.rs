@@ -34,13 +34,13 @@ pub struct Doctor {
     /// Architecture of --export: gfx942, gfx1100, sm_90, …
     #[arg(long, value_name = "ARCH", requires = "export")]
     pub arch: Option<String>,
-    /// Kernel cases of --run and --export: only those whose name contains TEXT
+    /// For --run and --export: only kernel cases whose name contains TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "bundle")]
     pub filter: Option<String>,
     /// Proof bundle to run on the device
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     pub bundle: Option<PathBuf>,
-    /// Child process of --run: a crash ends it and not the parent
+    /// Run as the child process of --run. A crash then does not end the parent
     #[arg(long, hide = true, requires = "run")]
     pub run_for_parent: bool,
     /// Child process of a test of models: this model
@@ -56,7 +56,7 @@ pub struct Doctor {
     /// variables
     #[arg(long, value_name = "FILE", conflicts_with_all = ["export", "bundle"])]
     pub report: Option<PathBuf>,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -64,16 +64,16 @@ pub struct Doctor {
 /// `kjit probe`.
 #[derive(Debug, Args)]
 pub struct Probe {
-    /// Half a minute: fewer repetitions, smaller models, no kernel cases
+    /// Take half a minute: fewer repetitions, smaller models, no kernel cases
     #[arg(long)]
     pub quick: bool,
-    /// Kernel cases: only those whose name contains TEXT, also with --quick
+    /// Only kernel cases whose name contains TEXT. They are also run with --quick
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Child process: runs kernel cases, so that a crash ends it and not the parent
+    /// Run kernel cases as a child process. A crash then does not end the parent
     #[arg(long, hide = true)]
     pub run_for_parent: bool,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -82,39 +82,39 @@ pub struct Probe {
 #[derive(Debug, Args)]
 pub struct Warm {
     /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT).
-    /// Exactly its kernels are compiled (default: the kernels of some common models)
+    /// Compiles exactly this model's kernels (default: the kernels of some common models)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: Option<ModelName>,
-    /// Target architectures, separated by commas: sm_90, gfx1100, … (default: those of the GPUs
-    /// that are here)
+    /// Target architectures, separated by commas: sm_90, gfx1100, … (default: those of this
+    /// machine's GPUs)
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Measure the variants of the model's kernels on the device first, keep the fastest in the
-    /// cache, and compile for that device
+    /// First measure the variants of the model's kernels on the device and record the fastest in
+    /// the cache. Then compile for that device
     #[arg(long, requires = "model", conflicts_with = "arch")]
     pub tune: bool,
     /// Maximum variants per kernel for --tune (default: all)
     #[arg(long, value_name = "N", value_parser = positive, requires = "tune", allow_negative_numbers = true)]
     pub tries: Option<usize>,
-    /// Child process of --tune: measures one kernel
+    /// Run as the child process of --tune, which measures one kernel
     #[arg(long, hide = true)]
     pub measure_for_parent: bool,
-    /// Number of compiles at a time (default: cores, as far as memory allows)
+    /// Number of concurrent compiles (default: the number of cores, or fewer if memory is short)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub jobs: Option<usize>,
-    /// Compiler. auto takes one that knows the architecture
+    /// Compiler. auto uses one that supports the architecture
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub compiler: Compiler,
-    /// Folder to which the code objects and a manifest.json are written as well
+    /// Folder for a copy of the code objects, with a manifest.json
     #[arg(long, value_name = "DIR")]
     pub emit: Option<PathBuf>,
     #[command(flatten)]
     pub setup: Setup,
-    /// Maximum sequences side by side, 1 to 256: also compiles the kernels that decode up to N
-    /// sequences, as in `kjit bench -b` (default: one sequence)
+    /// Maximum number of concurrent sequences, 1 to 256. Also compiles the kernels that decode up
+    /// to N sequences, as in `kjit bench -b` (default: 1)
     #[arg(long, value_name = "N", value_parser = sequences)]
     pub sequences: Option<usize>,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -146,13 +146,13 @@ pub struct Bench {
     /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(required_unless_present = "kernels", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: Option<ModelName>,
-    /// Each kernel of the model, or without a model one of each kind at common sizes: checked and
-    /// timed alone on the device. Prints time, rate, % of the limit measured in this run,
+    /// Check and time each kernel of the model alone on the device. Without a model: one kernel of
+    /// each kind at common sizes. Prints time, rate, % of the limit measured in this run,
     /// registers, spills, LDS and occupancy
     #[arg(long)]
     pub kernels: bool,
-    /// Architectures for --kernels, separated by commas: compiled without a GPU, so resources only
-    /// and no times
+    /// Architectures for --kernels, separated by commas. Kernels are compiled without a GPU: their
+    /// resources are printed, but no times
     #[arg(
         long,
         value_name = "ARCH",
@@ -161,28 +161,29 @@ pub struct Bench {
         conflicts_with = "model"
     )]
     pub arch: Vec<String>,
-    /// Regular expression for --kernels: only kernels whose name, sizes or program match
+    /// Regular expression for --kernels. Only kernels whose name, sizes or program match are
+    /// measured
     #[arg(long, value_name = "RE", requires = "kernels")]
     pub filter: Option<regex_lite::Regex>,
-    /// Compiler for --kernels. auto takes one that knows the architecture
+    /// Compiler for --kernels. auto uses one that supports the architecture
     #[arg(long, value_name = "KIND", default_value = "auto", requires = "kernels")]
     pub compiler: Compiler,
-    /// Measure the variants of each kernel of --kernels and keep the fastest in the cache, for
-    /// every later run and warm
+    /// Measure the variants of each kernel of --kernels and record the fastest in the cache. Later
+    /// `kjit run` and `kjit warm` use it
     #[arg(long, requires = "kernels", conflicts_with = "arch")]
     pub tune: bool,
     /// Maximum variants per kernel for --tune (default: all)
     #[arg(long, value_name = "N", value_parser = positive, requires = "tune", allow_negative_numbers = true)]
     pub tries: Option<usize>,
-    /// File to which --tune appends each kernel that beat its default, as lines of the shipped
-    /// table (kernel_src/tuning/measured.tsv)
+    /// File to which --tune appends each variant that is faster than the default, as lines of the
+    /// shipped table (kernel_src/tuning/measured.tsv)
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub rows: Option<PathBuf>,
-    /// HTML page for --kernels: when each block of a token in one launch (--persistent on) worked
-    /// on each step
+    /// HTML page for --kernels. Shows when each block worked on each step of a token that is one
+    /// launch (--persistent on)
     #[arg(long, value_name = "FILE", requires_all = ["kernels", "model"], conflicts_with_all = ["arch", "filter", "tune"])]
     pub timeline: Option<PathBuf>,
-    /// Child process of --tune: measures one kernel
+    /// Run as the child process of --tune, which measures one kernel
     #[arg(long, hide = true)]
     pub measure_for_parent: bool,
     /// Tokens of the prompt
@@ -191,8 +192,9 @@ pub struct Bench {
     /// Tokens to generate
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = whole, allow_negative_numbers = true)]
     pub tokens: usize,
-    /// Numbers of sequences decoded side by side, separated by commas, each measured in turn. Above
-    /// 1 no prompt is measured. With --kernels, also the kernels for up to N sequences
+    /// Numbers of concurrent sequences, separated by commas. Each number is measured separately.
+    /// Above 1, no prompt is measured. With --kernels, also measures the kernels for up to N
+    /// sequences
     #[arg(short = 'b', long = "sequences", value_name = "N[,N…]", value_delimiter = ',', default_value = "1", value_parser = sequences)]
     pub sequences: Vec<usize>,
     /// Tokens already in the context

@@ -36,7 +36,7 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-// There is one for a process.
+// A process has one value of this type, so its size does not matter.
 #[allow(clippy::large_enum_variant)]
 pub enum Command {
     /// Generate text. Without a prompt, on a terminal, chat
@@ -64,19 +64,19 @@ pub enum Command {
     /// List devices, drivers and compilers. With -v, also every place that was searched
     #[command(after_help = "Examples:\n  kjit devices\n  kjit devices -v")]
     Devices(Json),
-    /// Convert text to token ids: one JSON string per line in, one array of ids per line out
+    /// Convert text to token ids: read one JSON string per line, print one array of ids per line
     #[command(after_help = "Example:\n  echo '\"Hello\"' | kjit tokenize model.gguf --jsonl")]
     Tokenize(Tokenize),
-    /// Convert token ids to text: one array of ids per line in, one JSON string per line out
+    /// Convert token ids to text: read one array of ids per line, print one JSON string per line
     #[command(after_help = "Example:\n  echo '[19556]' | kjit detokenize model.gguf --jsonl")]
     Detokenize(Detokenize),
-    /// Render a chat: messages in, the prompt of the model's chat template out
+    /// Render messages to a prompt with the model's chat template
     #[command(
         after_help = "Example:\n  echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | kjit template \
             model.gguf --jsonl"
     )]
     Template(Template),
-    /// Compute embeddings: one JSON string per line in, one array of numbers per line out
+    /// Compute embeddings: read one JSON string per line, print one array of numbers per line
     #[command(
         mut_arg("context", |a| a.help("Maximum tokens per text (default: the model's \
             context, at most 8192)")),
@@ -114,8 +114,8 @@ pub enum Command {
             bundle"
     )]
     Doctor(Doctor),
-    /// Measure a GPU without a model, for a report to send: costs of launches, rates, speeds, and
-    /// every kernel against the CPU. Takes about five minutes
+    /// Measure a GPU without a model and print a report: launch costs, rates, speeds, and a
+    /// comparison of every kernel with the CPU. Takes about five minutes
     #[command(after_help = "Examples:\n  kjit probe > card.txt\n  kjit probe --quick --json")]
     Probe(Probe),
     /// Compile kernels into the cache. Needs no GPU
@@ -128,7 +128,7 @@ pub enum Command {
     /// Manage the cache of compiled kernels
     #[command(subcommand, after_help = "Example:\n  kjit cache stat")]
     Cache(Cache),
-    /// Measure a model's speed, or with --kernels each kernel's
+    /// Measure a model's speed, or with --kernels the speed of each kernel
     #[command(
         mut_arg("context", |a| a.help("Context size in tokens (default: as many as -d, \
             -p and -n need)")),

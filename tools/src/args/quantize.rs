@@ -1,4 +1,4 @@
-//! Command lines of commands that make model files.
+//! Command lines of commands that write model files.
 
 use super::values::{Size, positive};
 use crate::model::ModelName;
@@ -10,21 +10,21 @@ use std::path::PathBuf;
 /// `kjit quantize`.
 #[derive(Debug, Args)]
 pub struct Quantize {
-    /// Source: a GGUF file (of a split model the first), a folder of safetensors, or a name on the
-    /// hub
+    /// Source: a GGUF file (the first file of a split model), a folder of safetensors, or a name on
+    /// the hub
     #[arg(value_name = "IN", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// GGUF file to write
     #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
-    /// Formats: Q4_K_M, Q8_0, F16, … as in llama.cpp
+    /// Mixture of formats, named as in llama.cpp: Q4_K_M, Q8_0, F16, …
     #[arg(long = "type", value_name = "TYPE", value_parser = mixture)]
     pub mixture: &'static Mixture,
-    /// Importance matrix (kjit imatrix, or llama.cpp's), which weighs errors
+    /// Importance matrix of `kjit imatrix` or llama.cpp. It weights the errors
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub imatrix: Option<PathBuf>,
-    /// Format of all matrices whose names match an expression: ffn_down=Q6_K. The first match
-    /// counts
+    /// Format of all matrices whose name matches a regular expression, such as ffn_down=Q6_K. The
+    /// first match is used
     #[arg(long, value_name = "PATTERN=TYPE", value_parser = keep)]
     pub keep: Vec<Keep>,
     /// Format of the output matrix
@@ -39,13 +39,13 @@ pub struct Quantize {
     /// Remove a metadata key
     #[arg(long, value_name = "KEY")]
     pub unset: Vec<String>,
-    /// Print the format of each tensor and the size, and write nothing
+    /// Print the format of each tensor and the size of the result. Nothing is written
     #[arg(long)]
     pub dry_run: bool,
     /// Replace an existing file
     #[arg(long)]
     pub force: bool,
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -65,14 +65,14 @@ fn format(text: &str) -> Result<&'static Format, String> {
     match Format::by_name(text) {
         Some(format) if kjit_quantize::is_writable(format) => Ok(format),
         Some(format) => Err(format!("kjit reads {format} but does not write it")),
-        None => Err(format!("'{text}' is no format, such as Q6_K or F16")),
+        None => Err(format!("'{text}' is not a format: give one such as Q6_K or F16")),
     }
 }
 
 fn keep(text: &str) -> Result<Keep, String> {
     let (pattern, name) = text.rsplit_once('=').ok_or("give PATTERN=TYPE, as in ffn_down=Q6_K")?;
     let pattern = regex_lite::Regex::new(pattern)
-        .map_err(|e| format!("'{pattern}' is no expression: {e}"))?;
+        .map_err(|e| format!("'{pattern}' is not a regular expression: {e}"))?;
     Ok(Keep { pattern, format: format(name)? })
 }
 
@@ -87,13 +87,13 @@ pub struct Imatrix {
     /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// Text like the model's later inputs, at least one window long
+    /// Text file that resembles the model's later inputs, at least one window long
     #[arg(short = 'f', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// File to write
     #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
-    /// Tokens of a window
+    /// Tokens per window
     #[arg(short = 'c', long = "context", value_name = "N", default_value = "512", value_parser = positive, allow_negative_numbers = true)]
     pub context: usize,
     /// Maximum number of windows

@@ -23,7 +23,7 @@ pub struct Serve {
         value_hint = ValueHint::FilePath
     )]
     pub models: Vec<ModelName>,
-    /// Model. The same as MODEL, for workers of a fleet
+    /// Model, as MODEL. For workers of a fleet
     #[arg(
         long = "model",
         value_name = "MODEL",
@@ -35,7 +35,7 @@ pub struct Serve {
     /// Address to listen on. The default accepts connections from this machine only
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub host: String,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on. 0 chooses a free port
     #[arg(long, default_value_t = 8080, value_name = "PORT")]
     pub port: u16,
     /// File of API keys, one per line. Requests without one of these keys are refused
@@ -47,15 +47,16 @@ pub struct Serve {
     /// Private key of --tls-cert in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Access without a key from other machines, for everybody who can reach the address
+    /// Allow access without a key from other machines. Everyone who can reach the address can use
+    /// the server
     #[arg(long)]
     pub allow_anyone: bool,
-    /// Origin whose web pages may send requests, such as `https://app.example`. May be given
+    /// Web origin whose pages may send requests, such as `https://app.example`. May be given
     /// several times
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors: Vec<String>,
-    /// Model name for clients. May be given several times. With several models: one name each, in
-    /// their order (default: the file's name)
+    /// Model name for clients. May be given several times. With several models, give one name per
+    /// model, in the order of the models (default: the file's name)
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,
     /// Maximum number of concurrent sequences per model, each with its own context (default: 4)
@@ -82,17 +83,17 @@ pub struct Serve {
     /// --max-sequences says more; on the CPU the sequences share it by their tokens
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
-    /// Keys and values in pages that sequences share, on one GPU. Sequences with the same prefix
-    /// share its pages, and a sequence takes only the pages that it fills, out of --kv-memory or
-    /// one context per sequence (default: on where the model supports it)
+    /// Paged keys and values, on one GPU. Sequences with the same prefix share its pages, and a
+    /// sequence takes only the pages that it fills. The pages take --kv-memory, or the memory of
+    /// one context per sequence (default: on if the model supports it)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub kv_pages: Option<Switch>,
-    /// Cached prefixes shared by all API keys. A client can then tell from token counts and times
-    /// what other clients sent
+    /// Share cached prefixes among all API keys. A client can then infer from token counts and
+    /// times what other clients sent
     #[arg(long)]
     pub share_prefixes: bool,
     /// Read control tokens (`<|im_end|>`) in messages of users and tools as plain text, so that no
-    /// message can end its turn or open another one
+    /// message can end its turn or begin a new one
     #[arg(long)]
     pub literal_user_text: bool,
     /// Refuse requests with unknown fields (default: ignore the fields and name them in a header)
@@ -101,26 +102,27 @@ pub struct Serve {
     /// Maximum number of waiting requests per model; more are refused with 429
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_queue: usize,
-    /// Tokens per step: one of each answer, the rest for pieces of prompts (default: by the device)
+    /// Tokens per step: one for each answer, the rest for chunks of prompts (default: depends on
+    /// the device)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub token_budget: Option<usize>,
-    /// Milliseconds between two tokens of an answer that prompts may cause on a GPU. Prompts get as
-    /// many tokens per step as keep it, at least 512; not with --token-budget
+    /// Target for the milliseconds between two tokens of an answer while prompts are computed on a
+    /// GPU. Limits the prompt tokens per step, but not below 512. Not with --token-budget
     #[arg(long, default_value_t = 50, value_name = "MS", value_parser = positive, allow_negative_numbers = true)]
     pub latency_target: usize,
-    /// Draft from n-grams that repeat in a prompt and its answer, and verify in one step. Drafting
-    /// stops if it is not faster (default: on with the CPU, off with GPUs)
+    /// Draft tokens from n-grams that repeat in the prompt and the answer, and verify them in one
+    /// step. Drafting stops if it is not faster (default: on with the CPU, off with GPUs)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Option<Switch>,
-    /// Maximum number of connections, half of them from one address. A further one closes the
-    /// connection that has been idle longest
+    /// Maximum number of connections. One address may have half of them. At the limit, a new
+    /// connection closes the one that has been idle longest
     #[arg(long, default_value_t = 2048, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_connections: usize,
     /// Maximum size of a request's body
     #[arg(long, default_value = "8MiB", value_name = "SIZE")]
     max_body: Size,
-    /// Seconds until an idle connection is closed. Also the limit for a request's headers, at most
-    /// 30
+    /// Seconds until an idle connection is closed. Also the time limit for a request's headers,
+    /// which is at most 30 s
     #[arg(long, default_value_t = 75, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub idle_timeout: u64,
     /// Seconds without a request until a model is unloaded; the next request loads it again. 0
@@ -131,11 +133,12 @@ pub struct Serve {
     /// Seconds for running requests to finish when the server is told to stop
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub stop_timeout: u64,
-    /// Seconds between SIGTERM and the stop in which the server is not ready (/health is 503) but
-    /// answers on, so that routers take it out first
+    /// Seconds between SIGTERM and the stop. In this time /health answers 503, so that routers
+    /// remove the server, but requests are still answered
     #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub drain_delay: u64,
-    /// Most tokens of a thought, where a request does not say (no limit by default; 0: no thought)
+    /// Maximum number of reasoning tokens of an answer, unless a request sets it; 0 means no
+    /// reasoning (default: no limit)
     #[arg(long, value_name = "N")]
     pub reasoning_budget: Option<usize>,
     /// Chat template (Jinja) that replaces the model's. For one model only
@@ -157,10 +160,10 @@ pub struct Serve {
     /// URL to which the worker announces itself, on every change and every 10 s
     #[arg(long, value_name = "URL", requires = "worker_id")]
     pub hive_url: Option<Hive>,
-    /// Number of an AMD GPU. Short for the device rocm:N
+    /// Number of an AMD GPU, as with --device rocm:N
     #[arg(long, value_name = "N", conflicts_with = "cuda_device")]
     pub rocm_device: Option<u16>,
-    /// Number of an NVIDIA GPU. Short for the device cuda:N
+    /// Number of an NVIDIA GPU, as with --device cuda:N
     #[arg(long, value_name = "N")]
     pub cuda_device: Option<u16>,
     #[command(flatten)]

@@ -14,24 +14,24 @@ pub struct Setup {
     /// Type of stored keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Highest precision instead of highest speed: f32 activations and KV on the CPU, f16 or better
-    /// on a GPU
+    /// Highest precision instead of highest speed. Activations, keys and values are f32 on the CPU,
+    /// and f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
-    /// Reproducible bits: a sequence's scores depend on its own tokens only, not on other
-    /// sequences, pieces of the prompt, cached prefixes or drafts. Prompts and single sequences are
-    /// slower. Features that cannot keep this promise are refused
+    /// Reproducible results: scores are equal bit for bit. They depend only on the sequence's own
+    /// tokens, not on other sequences, the prompt's chunks, cached prefixes or drafts. Prompts and
+    /// single sequences are slower. Incompatible features are refused
     #[arg(long)]
     pub reproducible: bool,
-    /// One kernel launch per token on a GPU. auto: where it was measured to be faster (H100, H200).
-    /// With -v, the reason is printed where a model cannot use it
+    /// One kernel launch per token on a GPU. auto uses it on GPUs where it was measured to be
+    /// faster (H100, H200). If a model cannot use it, -v prints the reason
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub persistent: PersistentMode,
     /// Tokens of a prompt per step (default: 2048 on a GPU, 512 on the CPU)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
-    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. With a scale, each
-    /// of its changes is multiplied by it (default: 1)
+    /// LoRA adapter: a GGUF file, or a PEFT folder. May be given several times. SCALE multiplies
+    /// the adapter's changes (default: 1)
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parser())]
     pub lora: Vec<Lora>,
     #[command(flatten)]
@@ -49,21 +49,22 @@ pub struct PlacementArgs {
     /// mpirun, Kubernetes or RANK and WORLD_SIZE
     #[arg(long, value_name = "HOW", default_value = "layers")]
     pub split: SplitBy,
-    /// First N layers on the CPU, the others on the GPU (default: 0; with cpu among several
-    /// devices, as many as do not fit)
+    /// First N layers on the CPU, the others on the GPU (default: 0; if cpu is one of several
+    /// devices: the layers that do not fit on the GPUs)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_layers: Option<usize>,
     /// Experts of the first N mixture-of-experts layers on the CPU, the rest of these layers on the
     /// GPU (default: 0)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_experts: Option<usize>,
-    /// Feed-forward part of N layers on the CPU, the rest of these layers on the GPU. Other layers
-    /// that do not fit are copied while it computes; 0 copies all of them (default: by rates
-    /// measured at startup, for one sequence, where the model does not fit)
+    /// Feed-forward part of N layers on the CPU, the rest of these layers on the GPU. Meanwhile
+    /// other layers that do not fit are copied to the GPU. 0 copies all layers that do not fit
+    /// (default: chosen by rates measured at startup, if the model does not fit and there is one
+    /// sequence)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_ffn: Option<usize>,
-    /// GPU memory for the most often chosen of these experts, which the GPU then computes (default:
-    /// 0)
+    /// GPU memory for the most often chosen of the CPU's experts. The GPU computes these experts
+    /// (default: 0)
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,
     /// Where the CPU's experts and feed-forward parts run for prompts: copy (they are copied to the
@@ -111,11 +112,11 @@ impl From<SplitBy> for Split {
 /// Memory of a GPU that a model may use.
 #[derive(Debug, Clone, Default, Args)]
 pub struct MemoryLimitArgs {
-    /// GPU memory for weights, keys and values, and working memory together. Layers that do not fit
-    /// are copied to the GPU for each step (default: all free memory)
+    /// Total GPU memory for weights, keys, values and working memory. Layers that do not fit are
+    /// copied to the GPU for each step (default: all free memory)
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
-    /// Copies of all layers for each step, even if they fit
+    /// Copy all layers to the GPU for each step, even if they fit
     #[arg(long)]
     pub stream: bool,
 }
@@ -160,19 +161,20 @@ impl From<PersistentMode> for Persistence {
 /// Options of sampling.
 #[derive(Debug, Clone, Args)]
 pub struct Sampling {
-    /// Temperature. 0 always takes the most likely token
+    /// Temperature. 0 always chooses the most likely token
     #[arg(long, alias = "temperature", default_value_t = 0.8, value_parser = not_negative, value_name = "T", allow_negative_numbers = true)]
     pub temp: f32,
     /// Number of most likely tokens to choose from; 0 means all
     #[arg(long, default_value_t = 40, value_parser = whole, value_name = "K", allow_negative_numbers = true)]
     pub top_k: usize,
-    /// Probability mass to choose from: the most likely tokens that together reach P
+    /// Probability mass to choose from: the most likely tokens whose probabilities add up to P
     #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
     pub top_p: f32,
     /// Minimum probability of a token, relative to the most likely one
     #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Divisor of positive scores, and factor of negative scores, of recent tokens
+    /// Penalty for recent tokens: divides their positive scores and multiplies their negative
+    /// scores. 1 means none
     #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X", allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// Amount subtracted from the scores of recent tokens

@@ -8,13 +8,12 @@ use kjit_hub::remote::Address;
 use kjit_model::DeviceChoice;
 use std::path::PathBuf;
 
-/// Flags of every command. Under a heading of their own: among a command's flags they would stand
-/// in the middle.
+/// Flags of every command. Their heading keeps them after the command's own flags.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Shared {
     /// Device: auto, cpu, cuda:N or rocm:N. Several devices (cuda:0,cuda:1) share a model's layers.
-    /// auto takes the first NVIDIA GPU, else the first AMD GPU, else the CPU
+    /// auto uses the first NVIDIA GPU, else the first AMD GPU, else the CPU
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
     /// CPU threads (default: all cores)
@@ -23,7 +22,7 @@ pub struct Shared {
     /// Folder of compiled kernels (default: $KJIT_CACHE_DIR, else the user's cache folder)
     #[arg(long, global = true, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// Compiled kernels in memory only; the cache folder is not used
+    /// Keep compiled kernels in memory only, and do not use the cache folder
     #[arg(long, global = true, conflicts_with = "cache_dir")]
     pub no_cache: bool,
     /// Server of compiled kernels: its address (https://HOST/FOLDER). A kernel that is not in the
@@ -38,14 +37,14 @@ pub struct Shared {
     /// is used then
     #[arg(long, global = true, value_name = "FILE")]
     pub compiler_path: Option<PathBuf>,
-    /// Minimum download rate per second. A host that sends less for a minute is given up; 0 waits
-    /// without limit
+    /// Minimum download rate per second. If a host is slower for a minute, the download from it
+    /// stops. 0 sets no limit
     #[arg(long, global = true, value_name = "SIZE", default_value = "1kB")]
     pub min_rate: Size,
-    /// More messages on stderr; -vv prints still more
+    /// Print more messages on stderr; -vv prints even more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Errors only on stderr
+    /// Print only errors on stderr
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 }

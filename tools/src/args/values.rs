@@ -26,7 +26,7 @@ impl Switch {
 /// `--json` alone.
 #[derive(Debug, Args)]
 pub struct Json {
-    /// One JSON document on stdout
+    /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -41,7 +41,7 @@ pub struct Completions {
 /// `kjit man`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// Command whose page is printed (default: the page of kjit)
+    /// Command of the manual page (default: kjit itself)
     pub command: Option<String>,
 }
 
@@ -95,8 +95,8 @@ pub fn positive(s: &str) -> Result<usize, String> {
 pub struct Lora(pub AdapterFile);
 
 impl Lora {
-    /// The parser for clap. The text after the last `=` is the scale, unless a file has the whole
-    /// name.
+    /// The parser for clap. The string after the last `=` is the scale, unless a file with the
+    /// whole name exists.
     pub fn parser() -> impl TypedValueParser<Value = Lora> {
         OsStringValueParser::new().try_map(|value: OsString| -> Result<Lora, String> {
             let whole = |scale| AdapterFile { path: value.clone().into(), name: None, scale };
@@ -105,7 +105,7 @@ impl Lora {
                 None => Ok(Lora(whole(1.0))),
                 Some((path, scale)) => {
                     let scale = finite(scale)
-                        .map_err(|_| format!("'{scale}' is no scale: give FILE=NUMBER"))?;
+                        .map_err(|_| format!("'{scale}' is not a scale: give FILE=NUMBER"))?;
                     Ok(Lora(AdapterFile { path: path.into(), ..whole(scale) }))
                 }
             }
