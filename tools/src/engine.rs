@@ -59,7 +59,8 @@ fn remote(shared: &Shared) -> Option<RemotePacks> {
 
 /// Options of the engine. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) limit a compile,
 /// `KJIT_DISCOVERY_SECONDS` the search for devices. With `KJIT_PROVE=all` kernels are also tested
-/// on NVIDIA's devices before use, and their forms tried; `kernels` leaves the trial out.
+/// on NVIDIA's devices before use, and the forms of a token are tried; `KJIT_PROVE=kernels` only
+/// tests kernels.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Maximum bytes of a text, or of a line of stdin: some hundred times the longest context.
 const LIMIT: u64 = 256 << 20;
 
-/// Time without the end of a pipe after which a line tells that kjit waits for it.
+/// Time after which a line reports that kjit still waits for the end of a pipe.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Reads stdin to its end.
@@ -23,7 +23,7 @@ pub fn stdin(what: &str) -> anyhow::Result<Vec<u8>> {
 
 /// Reads piped stdin to its end. Empty on a terminal, and without stdin. A user with a prompt may
 /// not know that stdin is open, for instance a pipe that a script inherited. So if no data arrive,
-/// a line tells that kjit waits for stdin.
+/// a line reports that kjit waits for stdin.
 pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     if io::stdin().is_terminal() {
         return Ok(vec![]);
@@ -33,7 +33,7 @@ pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     // If the system cannot start the thread, that line is missing.
     let _ = std::thread::Builder::new().name("kjit waits for stdin".into()).spawn(move || {
         if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && !quiet {
-            say("note: reading stdin to its end: it goes before the prompt (< /dev/null where \
+            say("note: reading stdin to its end, to put it before the prompt (< /dev/null if \
                 nothing should)");
         }
     });
@@ -69,7 +69,7 @@ fn whole(from: impl Read, name: impl Fn() -> String) -> anyhow::Result<Vec<u8>> 
         .with_context(|| format!("cannot read {}", name()))?;
     if bytes.len() as u64 > LIMIT {
         bail!(
-            "{} is longer than {} MiB, the most that kjit takes: give a part of it",
+            "{} is longer than {} MiB, the limit of kjit: give a part of it",
             name(),
             LIMIT >> 20
         );
@@ -106,10 +106,7 @@ pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow
             break;
         }
         if line.len() as u64 > LIMIT {
-            bail!(
-                "line {number} of stdin is longer than {} MiB, the most that kjit takes",
-                LIMIT >> 20
-            );
+            bail!("line {number} of stdin is longer than {} MiB, the limit of kjit", LIMIT >> 20);
         }
         if line.last() == Some(&b'\n') {
             line.pop();

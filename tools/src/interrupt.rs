@@ -14,12 +14,13 @@ static CAME: AtomicBool = AtomicBool::new(false);
 type MessageFn = Box<dyn Fn() -> String + Send>;
 static WORDS: Mutex<Option<MessageFn>> = Mutex::new(None);
 
-/// Sets a text that tells what remains after Ctrl-C. It is created just before the program ends.
+/// Sets the message about remaining files and progress after Ctrl-C. It is created just before the
+/// program ends.
 pub fn leaves(words: impl Fn() -> String + Send + 'static) {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
 }
 
-/// Removes that text.
+/// Removes the message that [`leaves`] set.
 pub fn leaves_nothing() {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }

@@ -15,10 +15,10 @@ use std::path::Path;
 pub struct LoadOptions<'a> {
     /// The trace to write, if any.
     pub trace: Option<&'a Trace>,
-    /// Whether opening ends when single tokens can be computed, before all kernels are compiled.
+    /// Whether opening ends when the kernels for single tokens are compiled, before the others.
     pub early: bool,
     /// Whether the same tokens and scores are promised each time. Then measured rates must not
-    /// decide what the CPU computes: without a flag, layers that do not fit are copied.
+    /// decide which layers the CPU computes: without a flag, layers that do not fit are copied.
     pub steady: bool,
     /// Whether drafts are used.
     pub drafts: bool,
@@ -26,7 +26,7 @@ pub struct LoadOptions<'a> {
     pub sequences: usize,
     /// The requested output.
     pub output: Output,
-    /// Measurements of the kernel of a whole token.
+    /// Whether to record a timeline of the kernel of a whole token.
     pub probe: Probe,
 }
 
@@ -115,8 +115,8 @@ pub fn open(
         if let Some(streamed) = streamed {
             say(streamed);
             if how.steady && setup.placing.host_ffn.is_none() && !options.stream {
-                say("this command promises the same tokens each time, so all streamed weights \
-                     are copied to the GPU; --host-ffn N computes N layers' feed-forward part on \
+                say("this command gives the same tokens each time, so all streamed weights \
+                 are copied to the GPU; --host-ffn N computes N layers' feed-forward part on \
                      the CPU");
             }
         }
@@ -124,13 +124,13 @@ pub fn open(
         if let (true, Persistence::On, Some(why)) =
             (cannot, options.persistent, &gpu.plan().no_persistent)
         {
-            say(format_args!("--persistent on is left out: {why}"));
+            say(format_args!("--persistent on has no effect: {why}"));
         }
     }
     if shared.verbose > 0 && model.device().stages.len() > 1 {
         for (runner, stage) in model.session.stages().into_iter().zip(&model.device().stages) {
             let said = match runner {
-                StageRunner::Cpu(_) => "computed where the file lies".to_owned(),
+                StageRunner::Cpu(_) => "on the CPU, from the mapped file".to_owned(),
                 StageRunner::Gpu(gpu) => {
                     let s = gpu.statistics();
                     format!("{} of weights, {} of keys and values", bytes(s.weights), bytes(s.kv))
@@ -138,7 +138,7 @@ pub fn open(
             };
             let link = match runner {
                 StageRunner::Gpu(gpu) => {
-                    gpu.link().map_or(String::new(), |link| format!("; rows come {link}"))
+                    gpu.link().map_or(String::new(), |link| format!("; rows arrive {link}"))
                 }
                 StageRunner::Cpu(_) => String::new(),
             };
@@ -160,15 +160,15 @@ pub fn open(
                 format_args!("cases {cases:.0} ms, copies {copies:.0} ms, runs {all_runs:.0} ms");
             let ms = seconds * 1e3;
             say(format_args!(
-                "proved {run} kernels in {ms:.0} ms ({parts}); {known} were known to be right"
+                "tested {run} kernels in {ms:.0} ms ({parts}); {known} had passed before"
             ));
             if shared.verbose > 1 {
                 let [placing, kernels, reading, comparing] = runs.map(|seconds| seconds * 1e3);
                 let marks = all_runs - (placing + kernels + reading + comparing);
                 say(format_args!(
-                    "of the runs: {placing:.1} ms for what kernels read, {kernels:.1} ms kernels, \
-                     {reading:.1} ms \
-                     reading back, {comparing:.1} ms comparing, {marks:.1} ms marks and the rest; \
+                    "of the runs: {placing:.1} ms placing inputs, {kernels:.1} ms kernels, \
+                     {reading:.1} ms reading back, {comparing:.1} ms comparing, \
+                     {marks:.1} ms marks and other work; \
                      the longest {:.1} ms",
                     longest * 1e3
                 ));
@@ -192,7 +192,7 @@ pub fn open(
                     gpu.plan().persistent.first().and_then(|one| one.one_chooses.as_ref())
                 {
                     say(format_args!(
-                        "one block of it chooses experts for all others, which takes longer: {why}"
+                        "one block chooses the experts for all others, which is slower: {why}"
                     ));
                 }
             }
@@ -201,11 +201,11 @@ pub fn open(
                                   launches): {why}"
             )),
             (None, None) if gpu.early().is_some_and(|early| early.status().one_launch_late) => {
-                say("a token is many launches until the kernel that does all of them is compiled");
+                say("a token is many launches until the kernel for the whole token is compiled");
             }
             (None, None) if asked && !gpu.plan().persistent.is_empty() => {
-                say("a token is many launches, in spite of --persistent on: this device keeps no \
-                     blocks together");
+                say("--persistent on has no effect: this device does not support cooperative \
+                    launches");
             }
             (None, _) => {}
         }

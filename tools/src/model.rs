@@ -42,7 +42,7 @@ impl ModelName {
             }
             if text.contains("://") {
                 return Err(
-                    "a model is a file or a folder that is here, or ORG/REPO:QUANT on the hub"
+                    "a model is a file or folder on this machine, or ORG/REPO:QUANT on the hub"
                         .to_owned(),
                 );
             }
@@ -109,7 +109,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ("smollm2", "bartowski/SmolLM2-1.7B-Instruct-GGUF"),
 ];
 
-/// The path. If it is a single word and not a file, the error has an example of a model on the hub.
+/// The path. If it is a single word and no such file exists, the error shows an example of a model
+/// on the hub.
 fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
     let word =
         path.to_str().filter(|w| !w.contains(['/', '\\']) && !w.to_lowercase().ends_with(".gguf"));
@@ -168,7 +169,7 @@ impl FetchDisplay {
                     (true, _) => self.begin(file, *all, *have),
                     (false, 0) => say(format_args!("fetching {file}, {}", bytes(*all))),
                     (false, have) => say(format_args!(
-                        "fetching {file}, {}, of which {} are here",
+                        "fetching {file}, {}, of which {} are downloaded",
                         bytes(*all),
                         bytes(*have)
                     )),
@@ -180,17 +181,17 @@ impl FetchDisplay {
                 }
             }
             Event::Again { why, pause } if *pause == Duration::ZERO => {
-                self.line(&format!("note: {why}: from the start"))
+                self.line(&format!("note: {why}: downloading from the start"))
             }
             Event::Again { why, pause } => {
-                self.line(&format!("note: {why}: again in {:.1} s", pause.as_secs_f64()))
+                self.line(&format!("note: {why}: retrying in {:.1} s", pause.as_secs_f64()))
             }
             Event::Skipped { path, why } => self.line(&format!(
-                "warning: {} is passed over: {why}",
+                "warning: {} is skipped: {why}",
                 elide(&path.display().to_string(), 300)
             )),
             Event::Removed { path, why } => self.line(&format!(
-                "warning: {} {why}: removed, the fetch begins anew",
+                "warning: {} {why}: it was removed, the download starts again",
                 elide(&path.display().to_string(), 300)
             )),
             Event::Waiting { file } => {
@@ -213,7 +214,7 @@ impl FetchDisplay {
             let (at, all) = (shown.position(), shown.length().unwrap_or(0));
             shown.finish_and_clear();
             format!(
-                "{} of {} of {file} are here; the same command goes on from there",
+                "{} of {} of {file} are downloaded; run the command again to resume",
                 bytes(at),
                 bytes(all)
             )

@@ -40,12 +40,12 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
         // The library reads the environment that the process got at its start. So this process
         // executes itself again with the variable, before any other work.
         let this =
-            std::env::current_exe().context("--split ranks: this program's file is not found")?;
+            std::env::current_exe().context("--split ranks: cannot find this program's file")?;
         let error = std::process::Command::new(this)
             .args(std::env::args_os().skip(1))
             .env(MULTICAST, "0")
             .exec();
-        return Err(error).context("--split ranks: this program cannot be started again");
+        return Err(error).context("--split ranks: cannot start this program again");
     }
     if ranks.rank > 0 {
         SILENT.store(true, Ordering::Relaxed);

@@ -38,8 +38,8 @@ fn sentence(error: &anyhow::Error) -> String {
     }
 }
 
-/// The error and its causes. A cause that is already part of the text is left out, because some
-/// types print their cause.
+/// The error and its causes. A cause that is already in the message is omitted, because some types
+/// print their cause.
 fn causes(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {

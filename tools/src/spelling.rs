@@ -1,12 +1,12 @@
 //! Translates arguments of llama.cpp and ollama into arguments of kjit. Flags with the same meaning
-//! are renamed. Flags for decisions that kjit makes automatically are left out, with one note.
+//! are renamed. Flags for decisions that kjit makes automatically are ignored, with one note.
 
 use crate::args::Cli;
 use clap::{ArgAction, Command, CommandFactory};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-/// Flags that are left out, with possible values. kjit places layers by free memory and always uses
+/// Ignored flags, with their possible values. kjit places layers by free memory and always uses
 /// flash attention and maps files. `kjit run MODEL` without a prompt is a chat.
 const LEFT_OUT: &[(&[&str], Value)] = &[
     (&["-ngl", "--n-gpu-layers", "--gpu-layers"], Value::Always),
@@ -24,8 +24,7 @@ enum Value {
 /// Flags that name the model, and the prefix that the name gets.
 const MODEL: &[(&[&str], &str)] = &[(&["-m", "--model"], ""), (&["-hf", "--hf-repo"], "hf:")];
 
-/// The translated arguments, starting with the program's name, and a note about arguments that were
-/// left out.
+/// The translated arguments, starting with the program's name, and a note about ignored arguments.
 pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     let cli = Cli::command();
     let Some((at, command)) = subcommand(&cli, &arguments) else { return (arguments, None) };
@@ -88,7 +87,7 @@ pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     head.extend(tail);
     let note = (!left_out.is_empty()).then(|| {
         format!(
-            "note: {} left out: kjit decides this itself (--memory SIZE bounds the GPU's memory)",
+            "note: {} ignored: kjit decides this automatically (--memory SIZE limits GPU memory)",
             left_out.join(", ")
         )
     });
@@ -164,7 +163,7 @@ mod tests {
     fn unneeded_flags_are_ignored_with_one_note() {
         let (line, note) = words("kjit run x.gguf -ngl 99 -fa on --no-mmap -cnv -p hi");
         assert_eq!(line, "kjit run x.gguf -p hi");
-        assert_eq!(note.unwrap().matches("note: -ngl, -fa, --no-mmap, -cnv left out").count(), 1);
+        assert_eq!(note.unwrap().matches("note: -ngl, -fa, --no-mmap, -cnv ignored").count(), 1);
         assert_eq!(words("kjit run x.gguf -fa -p hi --n-gpu-layers=3").0, "kjit run x.gguf -p hi");
     }
 }

@@ -14,7 +14,7 @@ pub struct Cell {
     value: Value,
     /// Text in Markdown and CSV.
     text: String,
-    /// Whether it is left out of CSV.
+    /// Whether the value is omitted in CSV.
     page_only: bool,
 }
 
@@ -36,7 +36,7 @@ impl Cell {
         self
     }
 
-    /// Leaves the value out of CSV, because CSV files are stored and compared.
+    /// Omits the value in CSV, because CSV files are stored and compared.
     pub fn not_in_csv(mut self) -> Cell {
         self.page_only = true;
         self

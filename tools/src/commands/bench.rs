@@ -24,7 +24,7 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     let needed = args.depth.saturating_add(most);
     match setup.context {
         Some(context) if context < needed => {
-            bail!("-d, -p and -n need a context of {needed} tokens, -c gives {context}")
+            bail!("-d, -p and -n need a context of {needed} tokens, but -c is {context}")
         }
         _ => setup.context = Some(setup.context.unwrap_or(needed)),
     }

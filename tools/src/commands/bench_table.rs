@@ -81,7 +81,7 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
     match output {
         BenchOutput::Md => {
             let what = if head.streamed.is_some() { " copied" } else { "" };
-            // Without a limit the column is left out.
+            // Without a limit the column is omitted.
             let (of, line) = limit
                 .map_or_else(Default::default, |l| (format!(" of {l:.0} GB/s{what} |"), "---|"));
             writeln!(out, "| device | test | tok/s |{of}\n|---|---|---|{line}")?;

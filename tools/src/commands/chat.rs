@@ -206,7 +206,7 @@ impl Chat<'_> {
         let why = match answer.reason {
             StopReason::Length => {
                 let tokens = answer.ids.len();
-                Some(format!("after {tokens} tokens (-n): /continue goes on"))
+                Some(format!("after {tokens} tokens (-n): /continue continues it"))
             }
             StopReason::ContextFull => {
                 let context = self.model.session.context();

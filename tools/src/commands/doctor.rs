@@ -92,7 +92,10 @@ pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> 
         let lines: Vec<String> = checks.iter().map(Check::line).collect();
         doctor_report::write(file, &lines, &engine)?;
         if !shared.quiet {
-            say(format_args!("report: {} has all this and more, to be sent", file.display()));
+            say(format_args!(
+                "report: {} has these checks and the details, ready to send",
+                file.display()
+            ));
         }
     }
     Ok(code)
@@ -381,7 +384,10 @@ fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Chec
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(e) => {
-            let said = format!("this program cannot be found, to run them in a child of it: {e}");
+            let said = format!(
+                "cannot find this program's file, which is needed to start a \
+                child process: {e}"
+            );
             return checks.push(Check::new("kernels", false, said));
         }
     };

@@ -28,7 +28,7 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
         }
         if let Some(bad) = vector.iter().find(|v| !v.is_finite()) {
             bail!(
-                "{}: the vector has {bad} in it: the model is damaged, or computes what its \
+                "{}: the vector contains {bad}: the model is damaged, or computes what its \
                  numbers cannot hold",
                 at()
             );

@@ -24,7 +24,7 @@ pub fn pull(args: &args::Pull, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     if !shared.quiet {
         let came = match pulled.fetched {
-            0 => "all of it was here".to_owned(),
+            0 => "nothing to download".to_owned(),
             came => format!("{} fetched", bytes(came)),
         };
         say(format_args!("{}, {}, {came}", local.reference, bytes(local.bytes)));
@@ -41,7 +41,7 @@ pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
     } else {
         let row = |local: &Local| {
             let parts = match (local.files.len(), &local.missing) {
-                (_, Some(missing)) => format!("  not whole: {missing} is missing"),
+                (_, Some(missing)) => format!("  incomplete: {missing} is missing"),
                 (1, None) => String::new(),
                 (n, None) => format!("  {n} files"),
             };
@@ -74,11 +74,11 @@ pub fn rm(args: &args::Rm, shared: &Shared) -> anyhow::Result<ExitCode> {
     if !shared.quiet {
         let files: Vec<&str> = removed.files.iter().map(String::as_str).collect();
         let what = if files.is_empty() {
-            "what came of unfinished fetches".to_owned()
+            "the parts of unfinished downloads".to_owned()
         } else {
             files.join(", ")
         };
-        say(format_args!("removed {what}: {} free", bytes(removed.bytes)));
+        say(format_args!("removed {what}: {} freed", bytes(removed.bytes)));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -69,7 +69,8 @@ pub fn imatrix(args: &args::Imatrix, shared: &Shared) -> anyhow::Result<ExitCode
         }
     }
     let runner = model.session.cpu();
-    // The output matrix is left out, as in llama.cpp: its mixtures keep it in Q6_K or more.
+    // The output matrix is omitted, as in llama.cpp: its mixtures store this matrix in Q6_K or a
+    // format with more bits.
     let layers = runner.into_iter().flat_map(|runner| runner.input_squares());
     let sums: Vec<ColumnSums> = layers
         .filter(|(name, _)| name.starts_with("blk."))

@@ -150,15 +150,15 @@ impl GpuPlacement {
             let less = match apart.transpose()? {
                 Some((parts, less)) if less < takes => {
                     format!(
-                        ", {} MiB where the CPU computes feed-forward parts (--host-ffn {parts})",
+                        ", {} MiB if the CPU computes feed-forward parts (--host-ffn {parts})",
                         (less >> 20) + 1
                     )
                 }
                 _ => String::new(),
             };
             bail!(
-                "the model with {context} tokens of context takes at least {} MiB, with all \
-                 layers streamed{less}: --memory gives {given} MiB",
+                "the model with {context} tokens of context needs at least {} MiB, with all \
+             layers streamed{less}: --memory gives {given} MiB",
                 (takes >> 20) + 1
             );
         }
@@ -243,7 +243,7 @@ fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Target> {
         None => found.preferred(),
     };
     let target = device.and_then(|d| d.target.clone());
-    target.context("there is no GPU here to place the model on: --arch names one (gfx1100, sm_90)")
+    target.context("this machine has no GPU to plan for: give --arch, for example gfx1100 or sm_90")
 }
 
 impl std::fmt::Display for GpuPlacement {
@@ -258,20 +258,20 @@ impl std::fmt::Display for GpuPlacement {
             bytes(need.total())
         )?;
         if let Some(Experts { taken, of, copied, places, all }) = self.experts {
-            write!(f, "; the CPU has the experts of {taken} of {of} layers that have some")?;
+            write!(f, "; the CPU has the experts of {taken} of {of} layers with experts")?;
             if places > 0 {
-                write!(f, ", the card the {places} of {all} in each that are chosen most")?;
+                write!(f, ", the GPU has the {places} most often chosen of {all} in each")?;
             }
             return match copied {
                 0 => Ok(()),
-                copied => write!(f, ", {} are copied there for a long prompt", bytes(copied)),
+                copied => write!(f, ", {} are copied to the GPU for a long prompt", bytes(copied)),
             };
         }
         if let Some((taken, copied)) = self.ffn {
             write!(
                 f,
-                "; the CPU computes the feed-forward of {taken} of {layers} layers, {streamed} \
-                 others are streamed: {} copied for each token",
+                "; the CPU computes the feed-forward part of {taken} of {layers} layers, \
+                 {streamed} others are streamed: {} copied for each token",
                 bytes(self.bytes)
             )?;
             return match copied {
@@ -280,10 +280,11 @@ impl std::fmt::Display for GpuPlacement {
             };
         }
         match streamed {
-            0 => write!(f, "; all {layers} layers stay there"),
+            0 => write!(f, "; all {layers} layers stay on the GPU"),
             n => write!(
                 f,
-                "; {} of {layers} layers stay there, {n} are streamed: {} copied for each step",
+                "; {} of {layers} layers stay on the GPU, {n} are streamed: {} copied for \
+                 each step",
                 layers - n,
                 bytes(self.bytes)
             ),
@@ -291,8 +292,8 @@ impl std::fmt::Display for GpuPlacement {
         match self.by_rates {
             Some((of, least)) => write!(
                 f,
-                "; or the CPU computes the feed-forward of some of {of} layers, as rates say that \
-                 run measures (--host-ffn N; of all: {} at least)",
+                "; or the CPU computes the feed-forward part of some of {of} layers, by rates \
+                 that `kjit run` measures (--host-ffn N; for all layers: {} at least)",
                 bytes(least)
             ),
             None => Ok(()),

@@ -18,7 +18,7 @@ pub fn merge(args: &args::Merge, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     let out = args.output.as_path();
     if out.exists() && !args.force {
-        bail!("{} exists: give --force to overwrite it, or another name", out.display());
+        bail!("{} exists: give --force to overwrite it, or a different name", out.display());
     }
     let mut adapters = vec![];
     for one in &args.lora {

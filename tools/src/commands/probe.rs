@@ -42,7 +42,7 @@ pub fn probe(args: &args::Probe, shared: &Shared) -> anyhow::Result<ExitCode> {
     let (figures, idle) = watched(sensors.as_ref(), || card::measure(&engine, &device, args.quick));
     report.figures = figures.map_err(anyhow::Error::msg)?;
     report.figures.extend(driver_memory(sensors.as_ref()));
-    step("three models of made-up weights, each in three forms");
+    step("three models with random weights, each in three forms");
     let read = report.value("read, whole").unwrap_or(1.0) * 1e9;
     let (models, busy) =
         watched(sensors.as_ref(), || probe_models::measure(&engine, &device, read, args.quick));
@@ -50,7 +50,7 @@ pub fn probe(args: &args::Probe, shared: &Shared) -> anyhow::Result<ExitCode> {
     report.figures.extend(readings("during rates", &idle));
     report.figures.extend(readings("during models", &busy));
     report.kernels = if args.quick && args.filter.is_none() {
-        Kernels::NotRun("left out with --quick")
+        Kernels::NotRun("not run with --quick")
     } else {
         step("every kernel against the CPU's result");
         kernels(&engine, &device, args)
@@ -96,7 +96,7 @@ fn about(
             let (major, minor) = choice.compiler.version;
             format!("{} {major}.{minor}", choice.compiler.kind)
         }
-        Err(_) => "none here: kernels from the cache".to_owned(),
+        Err(_) => "none found: kernels from the cache".to_owned(),
     };
     let inside = if info.integrated { ", inside the processor" } else { "" };
     let together = if info.cooperative { "" } else { ", no cooperative launches" };
@@ -110,7 +110,7 @@ fn about(
     }
     let said = match sensors.and_then(Sensors::link) {
         Some(link) => link,
-        None => "not told by the system".to_owned(),
+        None => "not reported by the system".to_owned(),
     };
     vec![
         (
@@ -125,12 +125,12 @@ fn about(
     ]
 }
 
-/// The sizes of the memories that amdgpu states.
+/// Memory sizes that amdgpu reports.
 fn driver_memory(sensors: Option<&Sensors>) -> Vec<Figure> {
     let (own, system) = sensors.map_or((None, None), Sensors::memories);
     let gib = |name: &'static str, bytes: Option<u64>| match bytes {
         Some(bytes) => Figure::new(name, bytes as f64 / (1u64 << 30) as f64, "GiB"),
-        None => Figure::none(name, "GiB", "not told by the system"),
+        None => Figure::none(name, "GiB", "not reported by the system"),
     };
     vec![gib("amdgpu: card memory", own), gib("amdgpu: GTT", system)]
 }
@@ -169,7 +169,7 @@ fn readings(when: &str, all: &[Reading]) -> Vec<Figure> {
         let name = format!("{name} {when}, at most");
         match all.iter().filter_map(of).reduce(f64::max) {
             Some(most) => Figure::new(name, most, unit),
-            None => Figure::none(name, unit, "not told by the system"),
+            None => Figure::none(name, unit, "not reported by the system"),
         }
     };
     kinds.into_iter().map(figure).collect()
@@ -179,7 +179,7 @@ fn readings(when: &str, all: &[Reading]) -> Vec<Figure> {
 fn kernels(engine: &Engine, device: &Device, args: &args::Probe) -> Kernels {
     let program = match std::env::current_exe() {
         Ok(program) => program,
-        Err(e) => return Kernels::Failed(format!("this program cannot be found: {e}")),
+        Err(e) => return Kernels::Failed(format!("cannot find this program's file: {e}")),
     };
     // The same arguments choose the same device; a second --device would be wrong usage.
     let spawn = || {

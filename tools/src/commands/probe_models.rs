@@ -1,4 +1,5 @@
-//! Speeds of models with made-up weights, in each form in which a token can be given to a card.
+//! Speeds of models with random weights, in each form of launching a token: launches, graph, one
+//! launch.
 
 use kjit_engine::{Device, Engine};
 use kjit_model::catalogue::{COMMON, Common, TINY};
@@ -16,13 +17,13 @@ const REAL: [(&str, u32); 3] =
     [("SmolLM2 135M Q4_1", 30), ("Llama 3.2 1B Q4_K_M", 16), ("Llama 3.1 8B Q4_K_M", 32)];
 /// The same tiny model with more layers, for devices that are too slow.
 const SLOW: [u32; 3] = [1, 2, 4];
-/// The longest time of reading a model's weights once: above, a model is too slow to be measured.
+/// Maximum time of reading a model's weights once. A slower model is not measured.
 const LONGEST: f64 = 0.25;
-/// Fewer layers of a large model do for a quick report.
+/// A quick report measures fewer layers of a large model.
 const FEW: u32 = 8;
 /// Tokens of a context.
 const CONTEXT: usize = 256;
-/// Tokens that all forms are compared by.
+/// Number of tokens that must be equal in all forms.
 const SAME: usize = 6;
 
 /// The speeds of three models in three forms. `read`: bytes that the card reads a second.
@@ -72,7 +73,7 @@ fn one(
                 figure = figure.note(format!("{} launches", opened.launches));
             }
             let before = first.get_or_insert_with(|| tokens.clone());
-            if *before == tokens { figure } else { figure.note("other tokens than launches") }
+            if *before == tokens { figure } else { figure.note("tokens differ from launches") }
         }
         Ok(Err(why)) => Figure::none(name(form), "tok/s", why),
         Err(error) => Figure::none(name(form), "tok/s", error.to_string()),

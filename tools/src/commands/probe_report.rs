@@ -1,14 +1,14 @@
-//! The report of `kjit probe`: a text of at most 4 KB, and the same as JSON. It has names of
-//! products, versions and measurements; paths, the user and the machine's name are taken out.
+//! The report of `kjit probe`: a text of at most 4 KB, and a JSON document. It contains names of
+//! products, versions and measurements. Paths, the user's name and the machine's name are removed.
 
 use kjit_model::elide::elide;
 use kjit_model::gpu::card::Figure;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The most bytes of the text.
+/// Maximum bytes of the text.
 pub const MOST: usize = 4096;
-/// Characters of a remark in the text, in order of trial until the text fits.
+/// Maximum characters of a remark. The first value with which the text fits is used.
 const REMARKS: [usize; 4] = [90, 45, 20, 0];
 
 /// A report.
@@ -19,7 +19,7 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// The verdict on the kernels.
     pub kernels: Kernels,
-    /// The time that it took.
+    /// Duration of the probe in seconds.
     pub seconds: f64,
 }
 
@@ -129,7 +129,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A text without paths, without this user's and this machine's name.
+/// Removes paths, this user's name and this machine's name from a text.
 fn public(text: &str) -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     let user = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_every_figure_in_at_most_four_kilobytes() {
+    fn report_text_has_every_figure_in_four_kilobytes() {
         let all = report(&"a long remark ".repeat(30), 60).text();
         assert!(
             all.len() <= MOST && (0..60).all(|i| all.contains(&format!("figure {i}: 0.50 µs")))
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_names_are_taken_out_and_units_stay() {
+    fn paths_and_names_are_removed_and_units_stay() {
         for (text, want) in [
             ("cannot open /home/ann/.cache/x: denied", "cannot open (path) denied"),
             ("set: KJIT_CLANG=/opt/clang is not", "set: (path) is not"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_kernel_makes_a_report_bad_and_is_named() {
+    fn wrong_kernel_fails_report_and_is_named() {
         let mut one = report("", 1);
         assert!(one.good());
         one.kernels = Kernels::Run { all: 3, wrong: vec!["route 6 at wave 32".to_owned()] };

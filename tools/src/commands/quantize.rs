@@ -1,4 +1,4 @@
-//! `kjit quantize`: makes a GGUF file with other formats.
+//! `kjit quantize`: writes a GGUF file with different formats.
 
 use crate::args::{self, Shared};
 use crate::interrupt::Interrupt;

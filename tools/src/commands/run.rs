@@ -31,7 +31,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     };
     let prompt = prompt(args, shared)?;
     if prompt.is_none() && args.setup.options().split == Split::Ranks {
-        bail!("--split ranks holds no chat: give a prompt with -p or -f, the same to every rank");
+        bail!("--split ranks does not support a chat: give each rank the same prompt (-p or -f)");
     }
     if prompt.is_none() && args.mmproj.is_some() {
         bail!("--mmproj holds no chat: give a prompt with -p or -f");
@@ -155,7 +155,8 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
             || args.file.as_ref().is_some_and(|f| f.as_os_str() == "-"))
     {
         bail!(
-            "--split ranks reads no stdin: give the prompt with -p TEXT or -f FILE, the same to \
+            "--split ranks does not read stdin: give the prompt with -p TEXT or -f FILE, the \
+             same to \
              every rank"
         );
     }

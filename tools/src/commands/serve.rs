@@ -114,7 +114,7 @@ fn address(host: &str) -> anyhow::Result<IpAddr> {
     let found = (host, 0).to_socket_addrs().with_context(|| format!("--host {host}"))?.next();
     found
         .map(|address| address.ip())
-        .with_context(|| format!("--host {host}: that name has no address"))
+        .with_context(|| format!("--host {host}: this name has no address"))
 }
 
 /// The device: `--device`, `--rocm-device` or `--cuda-device`.
@@ -133,13 +133,14 @@ fn device(args: &args::Serve, shared: &Shared) -> anyhow::Result<DeviceChoice> {
 /// Refuses options that only work with a single model, if there are several.
 fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
     if args.worker_id.is_some() {
-        bail!("a worker of a fleet has one model: give one, or no --worker-id");
+        bail!("a worker of a fleet has one model: give one model, or remove --worker-id");
     }
     if Split::from(args.setup.placing.split) == Split::Tensor {
         // Two models that both need all blocks of all devices would wait for each other forever,
         // each with one device.
         bail!(
-            "--split tensor is for one model: {models} are given, and would wait for each other's \
+            "--split tensor is for one model: {models} are given, which would wait for each \
+             other's \
              devices"
         );
     }
@@ -236,7 +237,7 @@ fn sequences(
     let paged = match (asked, open.may_page(&graph)) {
         (Some(true), Err(why)) => {
             bail!(
-                "--kv-pages on: {}: {why}; without it each sequence has memory of its own",
+                "--kv-pages on: {}: {why}; without --kv-pages each sequence has its own memory",
                 model.display()
             )
         }

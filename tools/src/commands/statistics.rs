@@ -21,30 +21,34 @@ pub(super) fn early_of(model: &Model) -> Option<&BackgroundCompiling> {
     model.session.gpu().and_then(|gpu| gpu.early())
 }
 
-/// The counts of an early start as text.
+/// The counts of an early start, as messages.
 pub(super) fn told(early: &BackgroundStatus) -> Vec<String> {
     let BackgroundStatus { late, single, .. } = early;
     let prompts = match early.swapped_at {
         Some(at) => format!(
-            "{late} kernels for prompts were compiled meanwhile: {single} tokens went one by one, \
-             from token {at} on they were used"
+            "{late} kernels for prompts were compiled in the background: {single} tokens were \
+             computed one by one; the kernels were used from token {at} on"
         ),
         None => {
             format!(
-                "{late} kernels for prompts were not waited for: {single} tokens of the prompt \
-                 went one by one"
+                "{late} kernels for prompts were not ready in time: {single} tokens of the \
+                 prompt were computed one by one"
             )
         }
     };
     let whole = match (early.one_launch_at, &early.one_launch_refused) {
         (Some(at), _) => {
-            format!("a token was many launches until its one was compiled, from token {at} on that")
+            format!(
+                "a token was many launches until its kernel was compiled; from token {at} on \
+                it \
+                 was one launch"
+            )
         }
         (None, Some(why)) => {
-            format!("a token was many launches, in spite of --persistent on: {why}")
+            format!("--persistent on had no effect, each token was many launches: {why}")
         }
         (None, None) => {
-            "the kernel that does all of a token was not waited for: each was many launches"
+            "the kernel for a whole token was not ready in time: each token was many launches"
                 .to_owned()
         }
     };

@@ -27,7 +27,10 @@ use std::time::Instant;
 /// A note about a chip that has no entry in kjit's table.
 fn family(target: &Target) -> String {
     let said = |row| {
-        format!("; kjit has no row for {}: what holds for all of {row}'s family", target.id())
+        format!(
+            "; kjit has no table row for {} and uses the properties of {row}'s family",
+            target.id()
+        )
     };
     target.stands_in().map_or(String::new(), said)
 }
@@ -56,7 +59,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
                 Ok(choice) => say(format_args!("{target}: {}{}", choice.reason, family(target))),
                 // All kernels may be in the cache already. If one is missing, it fails with the
                 // reason.
-                Err(_) => say(format_args!("{target}: no compiler, only what the cache has")),
+                Err(_) => say(format_args!("{target}: no compiler, only cached kernels are used")),
             }
         }
     }
@@ -92,11 +95,11 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         let home = match (engine.cache().home(), lost) {
             (None, _) => "memory only".to_owned(),
             (Some(home), 0) => home.display().to_string(),
-            (Some(home), lost) => format!("{}, which did not take {lost} of them", home.display()),
+            (Some(home), lost) => format!("{}, which did not store {lost} of them", home.display()),
         };
         writeln!(
             out,
-            "{compiled} compiled, {cached} already there, {} failed in {seconds:.1} s: {home}",
+            "{compiled} compiled, {cached} already cached, {} failed in {seconds:.1} s: {home}",
             failed.len()
         )?;
     }
@@ -106,8 +109,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     if lost > 0 && !shared.no_cache {
         let why = engine.cache().warnings().pop().map_or(String::new(), |w| format!(": {w}"));
         told.say(format!(
-            "{lost} kernels were compiled and not kept{why}; give --cache-dir a \
-            folder that takes them"
+            "{lost} kernels were compiled but not stored{why}; give --cache-dir a \
+            writable folder with free space"
         ));
     }
     Ok(told.code())
@@ -118,7 +121,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
 fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Vec<Target>> {
     let found = engine.devices();
     if shared.device == DeviceChoice::Cpu {
-        bail!("--device cpu has no kernels to compile: give --arch, gfx1100 or sm_90 say");
+        bail!("--device cpu has no kernels to compile: give --arch, for example gfx1100 or sm_90");
     }
     let wanted = named_gpu(shared);
     let mut targets: Vec<Target> = vec![];
@@ -136,7 +139,8 @@ fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Vec<Target>> {
     if targets.is_empty() {
         let label = wanted.map_or("GPU".to_owned(), |label| format!("device {label}"));
         bail!(
-            "no --arch is given, and no {label} is here ({}): give --arch, gfx1100 or sm_90 say",
+            "no --arch is given, and no {label} was found ({}): give --arch, for example gfx1100 \
+             or sm_90",
             found.why_none()
         );
     }
@@ -208,7 +212,7 @@ fn wanted(
         if let (Persistence::On, Some(why), false) =
             (options.persistent, &plan.no_persistent, shared.quiet)
         {
-            say(format_args!("{target}: --persistent on is left out: {why}"));
+            say(format_args!("{target}: --persistent on has no effect: {why}"));
         }
         // If the model does not fit, rates measured at startup decide whether the CPU has a part.
         let alone = options.sequences == 1 && options.host_experts == 0 && !options.stream;

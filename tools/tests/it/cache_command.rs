@@ -294,7 +294,7 @@ fn pack_moves_between_machines_with_required_signer() {
     );
     assert_eq!(listed(&new, &[]), ["gfx1100 matvec", "gfx1100 norm"]);
     let again = stdout(&mut cache(&new, &["import", &signed]));
-    assert!(again.starts_with("taken 0, already there 2"), "{again}");
+    assert!(again.starts_with("imported 0, already cached 2"), "{again}");
     // A pack that is used in place is listed and verified, and cannot be cleared.
     let third = dir.path().join("third");
     let with_pack = |args: &[&str]| {
@@ -318,7 +318,7 @@ fn pack_moves_between_machines_with_required_signer() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("chmod 600"));
     std::fs::write(&keys[0].0, "no key").unwrap();
     let line = error_line(&mut cache(&home, &["export", "-o", &plain, "--sign", &keys[0].0]), 1);
-    assert!(line.contains("holds no secret key") && !line.contains("no key\""), "{line}");
+    assert!(line.contains("does not contain a secret key") && !line.contains("no key\""), "{line}");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn import_refuses_damaged_entries_individually() {
         cache(&new, &["import", pack.to_str().unwrap()]).assert().code(1).get_output().clone();
     let (out, err) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert!(out.starts_with("taken 4, already there 0, refused 1"), "{out}");
+    assert!(out.starts_with("imported 4, already cached 0, refused 1"), "{out}");
     assert!(err.contains("refused ") && err.contains("error: ") && err.contains("1 of 5"), "{err}");
     assert_eq!(listed(&new, &[]).len(), 4);
 }

@@ -81,13 +81,13 @@ impl Drop for Tmpfs {
 fn missing_cache_is_empty_and_not_created() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("none");
-    assert!(stdout(&mut cache(&home, &["stat"])).contains("not there yet"));
+    assert!(stdout(&mut cache(&home, &["stat"])).contains("not created yet"));
     for args in [&["list"][..], &["verify"], &["clear"]] {
         let output = cache(&home, args).assert().success().get_output().clone();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(
             said,
-            format!("note: there is no cache at {} yet\n", home.display()),
+            format!("note: the cache {} does not exist yet\n", home.display()),
             "{args:?}"
         );
         assert!(cache(&home, args).arg("-q").assert().success().get_output().stderr.is_empty());
@@ -159,7 +159,7 @@ fn read_only_cache_refuses_writes_with_reason() {
     assert!(remount("remount,ro"));
     let output = cache(&home, &["verify"]).assert().code(1).get_output().clone();
     let out = String::from_utf8(output.stdout).unwrap();
-    assert!(out.contains("1 bad, 1 of them left where nothing may be changed"), "{out}");
+    assert!(out.contains("1 bad, 1 of them in read-only folders"), "{out}");
     drop(dir);
 }
 

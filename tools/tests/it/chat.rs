@@ -118,9 +118,9 @@ fn truncated_answer_is_noted_and_chat_continues() {
     let (mut person, mut child) = begun(state.path(), 0, &[]);
     for (line, wanted) in [
         ("/continue", "the last answer was not cut"),
-        ("Write a long story about a fox.", "cut: after 24 tokens (-n): /continue goes on"),
+        ("Write a long story about a fox.", "cut: after 24 tokens (-n): /continue continues it"),
         // Generated tokens are not computed again.
-        ("/continue", "cut: after 24 tokens (-n): /continue goes on"),
+        ("/continue", "cut: after 24 tokens (-n): /continue continues it"),
         ("/stats", "prompt 1 tokens"),
         ("/clear", ""),
         ("/continue", "the last answer was not cut"),
@@ -216,7 +216,7 @@ fn multiline_input_is_one_message_and_history_is_private() {
     std::fs::create_dir(&file).unwrap();
     let (mut person, mut child) = begun(state.path(), 0, &["-n", "1"]);
     person.types("fifth");
-    person.sees("note: the history is not kept: ");
+    person.sees("note: the history is not saved: ");
     person.sees("> ");
     person.types("/bye");
     assert_eq!(child.wait().unwrap().code(), Some(0));

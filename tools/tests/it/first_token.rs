@@ -67,7 +67,10 @@ fn run_answers_before_compile_ends_unless_reproducible() {
     assert_eq!(kernels["single"].as_u64().unwrap(), prompt - 1, "{early}");
     assert_eq!(early["generated_tokens"], 6);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(said.lines().any(|l| l.contains("kernels for prompts were not waited for")), "{said}");
+    assert!(
+        said.lines().any(|l| l.contains("kernels for prompts were not ready in time")),
+        "{said}"
+    );
     for flags in [&["--wait-compile"][..], &["--temp", "0"], &["--seed", "5"]] {
         let waited = document(&cold("gemm:0.5", "", flags));
         assert_eq!(
@@ -118,7 +121,7 @@ fn warm_compiles_persistent_kernel_and_run_does_not_wait() {
     let kernels = &early["kernels"];
     assert!(kernels["one_launch_late"] == true && kernels["one_launch_at"].is_null(), "{early}");
     assert!(
-        said.contains("many launches until the kernel") && said.contains("was not waited for"),
+        said.contains("many launches until the kernel") && said.contains("was not ready in time"),
         "{said}"
     );
 }

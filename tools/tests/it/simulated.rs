@@ -205,7 +205,7 @@ fn kernels_warmed_for_three_cards_run_without_compiler() {
             model.display()
         ));
         for part in
-            ["kernels, ", " hits, ", "gfx1201: ", "clang", " compiled, 0 already there, 0 failed"]
+            ["kernels, ", " hits, ", "gfx1201: ", "clang", " compiled, 0 already cached, 0 failed"]
         {
             assert!(seen.contains(part), "{part}: {seen}");
         }

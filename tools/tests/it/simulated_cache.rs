@@ -237,7 +237,7 @@ fn user_without_home_runs_from_read_only_install() {
 #[track_caller]
 fn not_kept(output: &Output) -> serde_json::Value {
     let line = failure(output);
-    assert!(line.contains("compiled and not kept") && line.contains("--cache-dir"), "{line}");
+    assert!(line.contains("compiled but not stored") && line.contains("--cache-dir"), "{line}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

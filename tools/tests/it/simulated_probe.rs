@@ -29,7 +29,7 @@ fn a_probe_fills_every_line_and_cards_makes_a_table_of_it() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let figures = report["figures"].as_array().unwrap();
         // The simulated card has no files in sysfs.
-        let told = |f: &Value| f["note"] != "not told by the system";
+        let told = |f: &Value| f["note"] != "not reported by the system";
         for figure in figures.iter().filter(|f| told(f)) {
             let value = figure["value"].as_f64();
             assert!(value.is_some_and(|v| v.is_finite() && v >= 0.0), "{figure}");

@@ -142,7 +142,7 @@ fn two_ranks_answer_like_one_process() {
         let mut dash = plain("run");
         with(&mut dash, &["-p", "-"]);
         rank(&mut dash, 0, 2, &port());
-        assert!(error(&dash.output().unwrap()).contains("reads no stdin"));
+        assert!(error(&dash.output().unwrap()).contains("does not read stdin"));
         // Random draws are the same in all ranks: if not, they would differ from the first token
         // on.
         let drawn = two("run", |_, c| with(c, &["--temp", "1.5"]));

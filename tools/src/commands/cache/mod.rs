@@ -29,7 +29,7 @@ pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
         args::Cache::Stat { .. } | args::Cache::Import { .. } | args::Cache::Pull { .. }
     );
     if let Some(home) = cache.home().filter(|_| !there && looks_for_entries && !shared.quiet) {
-        say(format_args!("note: there is no cache at {} yet", home.display()));
+        say(format_args!("note: the cache {} does not exist yet", home.display()));
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let code = match args {
@@ -135,10 +135,7 @@ fn clear(
         }
     }
     if !packed.is_empty() {
-        say(format_args!(
-            "note: {} more in read-only layers, which are left as they are",
-            packed.len()
-        ));
+        say(format_args!("note: {} more in read-only layers, which are not changed", packed.len()));
     }
     match done.left.first() {
         None => Ok(ExitCode::SUCCESS),

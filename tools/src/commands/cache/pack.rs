@@ -83,7 +83,7 @@ pub fn written(
         match here.as_slice() {
             [] => bail!("nothing to export: the cache is empty; kjit warm --arch … fills it"),
             _ => bail!(
-                "nothing to export: no entry fits the filters; there are entries for {}",
+                "nothing to export: no entry matches the filters; there are entries for {}",
                 here.join(", ")
             ),
         }
@@ -133,7 +133,7 @@ pub fn import(
     } else {
         write!(
             out,
-            "taken {}, already there {}, refused {}",
+            "imported {}, already cached {}, refused {}",
             done.taken,
             done.present,
             done.refused.len()
@@ -152,7 +152,7 @@ pub fn import(
         say(format_args!("refused {key}: {why}"));
     }
     bail!(
-        "{}: {} of {} entries are not good and were refused",
+        "{}: {} of {} entries are invalid and were refused",
         path.display(),
         done.refused.len(),
         pack.len()
@@ -164,8 +164,12 @@ pub fn secret_key(file: &Path) -> anyhow::Result<SecretKey> {
     let at = || format!("cannot read the key file {}", file.display());
     let text = input::text(std::fs::read(file).with_context(at)?, &file.display().to_string())?;
     if std::fs::metadata(file).with_context(at)?.permissions().mode() & 0o077 != 0 {
-        say(format_args!("warning: others may read the secret key {}: chmod 600", file.display()));
+        say(format_args!(
+            "warning: other users can read the secret key {}: chmod 600",
+            file.display()
+        ));
     }
-    text.parse()
-        .map_err(|_| anyhow::anyhow!("{} holds no secret key: 64 hex digits", file.display()))
+    text.parse().map_err(|_| {
+        anyhow::anyhow!("{} does not contain a secret key (64 hex digits)", file.display())
+    })
 }

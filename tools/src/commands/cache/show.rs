@@ -79,7 +79,7 @@ pub fn stat(
     } else {
         match &home {
             Some(home) if !there => {
-                writeln!(out, "home: {home} (not there yet, at most {})", bytes(stat.max_bytes))?
+                writeln!(out, "home: {home} (not created yet, at most {})", bytes(stat.max_bytes))?
             }
             Some(home) => writeln!(out, "home: {home} (at most {})", bytes(stat.max_bytes))?,
             None => writeln!(out, "home: none, memory only")?,
@@ -122,12 +122,12 @@ fn filter_asks(f: &CacheFilter) -> bool {
         || f.larger.is_some()
 }
 
-/// `gfx1100: 40 of the model's 42 kernels are here; missing: …`
+/// `gfx1100: 40 of the model's 42 kernels are cached; missing: …`
 pub fn presence(wanted: &ModelKernels, entries: &[EntryInfo]) -> String {
     let missing = wanted.missing(entries);
     let all = wanted.kernels.len();
     let here =
-        format!("{}: {} of the model's {all} kernels are here", wanted.arch, all - missing.len());
+        format!("{}: {} of the model's {all} kernels are cached", wanted.arch, all - missing.len());
     match missing.as_slice() {
         [] => here,
         [some @ .., last] if some.len() < 5 => {
@@ -249,7 +249,7 @@ pub fn verify(
         }
         write!(
             out,
-            "{} good ({}), {} put back in place, {} bad",
+            "{} good ({}), {} moved to their place, {} bad",
             v.good,
             bytes(v.bytes),
             v.moved,
@@ -258,11 +258,11 @@ pub fn verify(
         match (v.bad.len() as u64, v.aside) {
             (0, _) => writeln!(out)?,
             (bad, aside) if aside == bad => {
-                writeln!(out, ", set aside: compiled anew when they are needed")?
+                writeln!(out, ", set aside: compiled again when needed")?
             }
             (bad, aside) => writeln!(
                 out,
-                ", {} of them left where nothing may be changed: never used",
+                ", {} of them in read-only folders: not moved, never used",
                 bad - aside
             )?,
         }

@@ -60,7 +60,7 @@ impl Input {
         if let Err(why) = self.editor.append_history(file) {
             if !self.quiet {
                 let file = file.display();
-                say(format_args!("note: the history is not kept: {file}: {why}"));
+                say(format_args!("note: the history is not saved: {file}: {why}"));
             }
             self.file = None;
         }

@@ -125,7 +125,7 @@ fn print(
         return Ok(out.flush()?);
     }
     if output == BenchOutput::Md {
-        let matrix = product.map_or("no product of matrices".to_string(), |p| {
+        let matrix = product.map_or("no matrix product".to_string(), |p| {
             format!("{:.0} TFLOP/s ({})", p.rate / 1e12, p.what)
         });
         let read = limits.read / 1e9;

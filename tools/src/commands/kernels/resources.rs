@@ -125,15 +125,15 @@ fn print(rows: &[Row], output: BenchOutput) -> anyhow::Result<()> {
             let (arch, name, memory, arithmetic) = (c.arch, c.name, c.gb_per_s, c.tflop_per_s);
             writeln!(
                 out,
-                "Computed, not measured. The floor on {arch} is that of a {name} by its data \
-                 sheet: {memory} GB/s, {arithmetic} TFLOP/s."
+                "Computed, not measured. The floor on {arch} is that of a {name}, according to \
+                 its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
             )?;
             if c.units > 0 {
                 let (units, mhz) = (c.units, c.mhz);
                 writeln!(
                     out,
-                    "Issue is the least time for the instructions that a launch executes, counted \
-                     on an emulator: {units} units at {mhz} MHz (docs/amd-kernels.md)."
+                    "Issue is the minimum time for the instructions that a launch executes, \
+                     counted on an emulator: {units} units at {mhz} MHz (docs/amd-kernels.md)."
                 )?;
             }
         }

@@ -36,7 +36,7 @@ impl Filter {
     /// The error if no kernel matches.
     pub(super) fn nothing(&self) -> anyhow::Error {
         let filter = self.0.as_ref().map_or(String::new(), ToString::to_string);
-        anyhow::anyhow!("no kernel's name is found by '{filter}'")
+        anyhow::anyhow!("no kernel matches '{filter}'")
     }
 }
 
@@ -72,14 +72,16 @@ pub(super) fn open_device(
     flag: &str,
 ) -> anyhow::Result<kjit_engine::Device> {
     if shared.device == DeviceChoice::Cpu {
-        bail!("{flag} is about a GPU's kernels: --device cpu has none");
+        bail!("{flag} needs a GPU: --device cpu has no kernels");
     }
     if let DeviceChoice::Several(_) = shared.device {
-        bail!("{flag} is about one GPU: --device {} names several", shared.device);
+        bail!("{flag} takes one GPU: --device {} names several", shared.device);
     }
     engine.device(&shared.device.to_string()).with_context(|| match flag {
         "--kernels" => {
-            "--kernels needs a GPU; with --arch it shows resources without one, untimed".to_string()
+            "--kernels needs a GPU; with --arch it shows resources without a GPU and without \
+             times"
+                .to_string()
         }
         _ => format!("{flag} needs a GPU"),
     })

@@ -18,7 +18,7 @@ const BEFORE: usize = 16;
 const PAGE: &str = include_str!("timeline.html");
 
 pub fn timeline(args: &args::Bench, file: &Path, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let Some(model) = &args.model else { bail!("--timeline is about a model: none is given") };
+    let Some(model) = &args.model else { bail!("--timeline needs a MODEL") };
     let path = &*model.path(shared)?;
     let how = LoadOptions { probe: Probe::Stamps, ..LoadOptions::default() };
     let mut setup = args.setup.clone();
@@ -31,10 +31,10 @@ pub fn timeline(args: &args::Bench, file: &Path, shared: &Shared) -> anyhow::Res
         left = left.saturating_sub(1);
         if left == 0 { DecodeControl::End } else { DecodeControl::Go }
     })?;
-    let gpu = opened.session.gpu().context("--timeline is about a GPU")?;
+    let gpu = opened.session.gpu().context("--timeline needs a GPU")?;
     let Some(seen) = gpu.timeline()? else {
         let why =
-            gpu.plan().no_persistent.as_deref().unwrap_or("the device keeps no blocks together");
+            gpu.plan().no_persistent.as_deref().unwrap_or("no cooperative launches on this device");
         bail!("a token of {} is not one launch: {why}", path.display());
     };
     let title =

@@ -62,7 +62,8 @@ pub enum Tuning {
 /// # Errors
 /// The model or the device cannot be opened.
 pub fn tune_for(engine: &Engine, args: &args::Warm, shared: &Shared) -> anyhow::Result<Tuning> {
-    let model = args.model.as_ref().context("--tune needs a MODEL, whose kernels are tuned")?;
+    let model =
+        args.model.as_ref().context("--tune needs a MODEL: it tunes the model's kernels")?;
     let device = open_device(engine, shared, "--tune")?;
     let course = course(
         engine,
@@ -79,7 +80,7 @@ pub fn tune_for(engine: &Engine, args: &args::Warm, shared: &Shared) -> anyhow::
     if !shared.quiet {
         let better = all.iter().filter(|t| t.chosen != t.default).count();
         say(format_args!(
-            "{} kernels tuned, {better} of them have another variant than the default now",
+            "{} kernels tuned, {better} of them with a variant other than the default",
             all.len()
         ));
     }
@@ -119,7 +120,7 @@ fn run(
         ));
     }
     let program = std::env::current_exe()
-        .context("this program cannot be found, to measure in a child of it")?;
+        .context("cannot find this program's file, which is needed to start a child process")?;
     let spawn = || {
         let mut child = Command::new(&program);
         child.args(std::env::args_os().skip(1)).arg("--measure-for-parent");
@@ -154,12 +155,12 @@ fn outcome(t: &Tuned) -> String {
             )
         }
         Some((usual, best, chance)) => format!(
-            "the default stays ({:.2} µs, the best other {:.2}, chance {:.2})",
+            "the default is kept ({:.2} µs, the best other {:.2}, chance {:.2})",
             usual * 1e6,
             best * 1e6,
             chance * 1e6
         ),
-        None => "the default stays".to_string(),
+        None => "the default is kept".to_string(),
     };
     format!("{what}; {} variants{failed}", t.candidates.len())
 }
