@@ -18,7 +18,7 @@ pub(crate) struct Listing {
     pub files: Vec<String>,
 }
 
-/// The fields that are used of the hub's answer. All others are skipped.
+/// The used fields of the hub's answer. All other fields are skipped.
 #[derive(Deserialize)]
 struct ModelInfoJson {
     sha: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct FileMeta {
     pub bytes: u64,
 }
 
-/// Callback before each further try.
+/// Callback before each retry.
 pub(crate) type OnRetry<'a> = &'a dyn Fn(&str, Duration);
 
 impl Http {
@@ -56,7 +56,7 @@ impl Http {
                 .map_err(|e| strange(&url, format!("not JSON of a hub: {e}")))?;
             let (Some(commit), Some(files)) = (said.sha.filter(|c| is_commit(c)), said.siblings)
             else {
-                return Err(strange(&url, "it names no commit, or no files".to_owned()).into());
+                return Err(strange(&url, "it has no commit or no list of files".to_owned()).into());
             };
             Ok(Listing {
                 commit,
@@ -104,26 +104,24 @@ impl Http {
             if code == Some("EntryNotFound") {
                 return Ok(None);
             }
-            // Some hubs do not tell whether the file or the revision is missing. The file list will
-            // show it.
+            // Some hubs do not report whether the file or the revision is missing. The file list
+            // shows it.
             if status.as_u16() == 404 && code.is_none() && answer.commit.is_some() {
                 return Ok(None);
             }
             if !(status.is_success() || status.is_redirection()) {
                 return Err(self.refused(&answer, &url, repo, revision));
             }
-            let lacks = |what: &str| strange(&url, format!("it does not say {what}"));
-            let commit = answer
-                .commit
-                .filter(|c| is_commit(c))
-                .ok_or_else(|| lacks("which commit this is"))?;
+            let lacks = |what: &str| strange(&url, format!("it does not contain {what}"));
+            let commit =
+                answer.commit.filter(|c| is_commit(c)).ok_or_else(|| lacks("the commit"))?;
             let etag = answer
                 .etag
                 .as_deref()
                 .map(bare)
                 .filter(|e| is_etag(e))
-                .ok_or_else(|| lacks("which content"))?;
-            let bytes = answer.size.ok_or_else(|| lacks("how long it is"))?;
+                .ok_or_else(|| lacks("the etag of the file"))?;
+            let bytes = answer.size.ok_or_else(|| lacks("the length of the file"))?;
             Ok(Some(FileMeta { commit, etag: etag.to_owned(), bytes }))
         })
     }

@@ -1,4 +1,4 @@
-//! Errors of fetching. Each is one line with the object, the location and the solution.
+//! Errors of fetching. Each is one line: the thing, the place, and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ pub enum Error {
     Setting {
         /// Name of the variable.
         variable: &'static str,
-        /// The fault and the solution.
+        /// The fault and the remedy.
         why: String,
     },
     /// The model is not in the cache, and network access is off.
     #[error(
-        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or run `kjit \
-         list` to see what is there"
+        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to download, or run `kjit \
+         list` to see the downloaded models"
     )]
     Offline {
         /// The reference to the model.
@@ -37,8 +37,8 @@ pub enum Error {
     },
     /// The connection failed or was interrupted.
     #[error(
-        "cannot reach {host} ({why}), after {tries} tries: look at the network, at HTTPS_PROXY \
-         and at HF_ENDPOINT"
+        "cannot reach {host} ({why}), after {tries} tries: check the network, HTTPS_PROXY \
+         and HF_ENDPOINT"
     )]
     Unreachable {
         /// Scheme, host name and port.
@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// The host's certificate cannot be trusted.
     #[error(
-        "{host} shows no certificate that can be trusted ({why}): set SSL_CERT_FILE to a \
+        "{host} has no trusted certificate ({why}): set SSL_CERT_FILE to a \
          file of trusted certificates"
     )]
     Certificate {
@@ -76,8 +76,8 @@ pub enum Error {
     },
     /// The host sends less than the minimum rate.
     #[error(
-        "{file}: {host} sends {rate} a second, less than {least} over {seconds} s: try later, or \
-         allow less (--min-rate); what came is kept"
+        "{file}: {host} sends {rate} per second, less than {least} over {seconds} s: try later, or \
+         allow a lower rate (--min-rate); downloaded parts are kept"
     )]
     Slow {
         /// The file.
@@ -92,7 +92,7 @@ pub enum Error {
         seconds: u64,
     },
     /// The repository does not exist, or access needs a token.
-    #[error("{host} has no repository {repo}, or shows it only to some: look at the name{token}")]
+    #[error("{host} has no repository {repo}, or it is private: check the name{token}")]
     NoRepository {
         /// Scheme, host name and port.
         host: String,
@@ -137,11 +137,11 @@ pub enum Error {
         what: String,
         /// The repository or folder that was searched.
         place: String,
-        /// The existing files, and the solution.
+        /// The existing files, and the remedy.
         there: String,
     },
     /// Several files match the reference.
-    #[error("{what} may be {several}: name one, as {example}")]
+    #[error("{what} matches several models ({several}): name one, for example {example}")]
     Several {
         /// The reference.
         what: String,
@@ -151,7 +151,7 @@ pub enum Error {
         example: String,
     },
     /// A part of a split model is missing.
-    #[error("{what}: {place} has not all parts of it: {missing} is missing")]
+    #[error("{what}: {place} has an incomplete model: {missing} is missing")]
     Missing {
         /// The reference.
         what: String,
@@ -161,7 +161,7 @@ pub enum Error {
         missing: String,
     },
     /// The host limits the rate of requests.
-    #[error("{host} asks to be left alone (429, Too Many Requests{wait}): try later{token}")]
+    #[error("{host} limits the rate of requests (429, Too Many Requests{wait}): try later{token}")]
     TooMany {
         /// Scheme, host name and port.
         host: String,
@@ -171,7 +171,7 @@ pub enum Error {
         token: &'static str,
     },
     /// Any other answer with an error status.
-    #[error("{url} was answered with {status}{tries}: try later, or look at HF_ENDPOINT")]
+    #[error("{url} was answered with {status}{tries}: try later, or check HF_ENDPOINT")]
     Status {
         /// The URL, without its secret parts.
         url: String,
@@ -181,7 +181,7 @@ pub enum Error {
         tries: String,
     },
     /// The answer does not have the format of the hub's API.
-    #[error("{url} was not answered as the hub does ({why}): look at HF_ENDPOINT")]
+    #[error("{url} was not answered in the format of the hub ({why}): check HF_ENDPOINT")]
     Strange {
         /// The URL, without its secret parts.
         url: String,
@@ -205,7 +205,7 @@ pub enum Error {
     },
     /// The length of the content differs from the length at the hub.
     #[error(
-        "{file}: {host} has {got} bytes for it, and the hub {want}: try again, or check any \
+        "{file}: {host} has {got} bytes, but the hub lists {want}: try again, or check any \
          proxy in between"
     )]
     Length {
@@ -220,8 +220,8 @@ pub enum Error {
     },
     /// The disk has too little free space.
     #[error(
-        "{file} needs {need} more, and {path} has {free} free: make room, or name another folder \
-         by HF_HUB_CACHE; what came is kept"
+        "{file} needs {need} more, but {path} has {free} free: free some space, or set \
+         HF_HUB_CACHE to a folder with more; downloaded parts are kept"
     )]
     Room {
         /// The file.
@@ -234,7 +234,7 @@ pub enum Error {
         free: String,
     },
     /// The cache cannot be written.
-    #[error("cannot {doing} {path} ({source}): name a folder that can be written by HF_HUB_CACHE")]
+    #[error("cannot {doing} {path} ({source}): set HF_HUB_CACHE to a writable folder")]
     Write {
         /// The operation.
         doing: &'static str,
@@ -252,7 +252,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Another process is fetching the model.
-    #[error("{what} is being fetched by another process: wait for that, or end it")]
+    #[error("{what} is being downloaded by another process: wait for it, or stop it")]
     Busy {
         /// The reference.
         what: String,

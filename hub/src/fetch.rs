@@ -69,7 +69,7 @@ struct Transfer<'a> {
     partial: String,
 }
 
-/// The part that is stored, and its digest.
+/// The stored part of the file, and its digest.
 struct HashingWriter {
     file: File,
     hash: Sha256,
@@ -110,7 +110,7 @@ impl Transfer<'_> {
                         });
                     }
                     (self.watch)(Event::Again {
-                        why: "an earlier partial download is damaged",
+                        why: "the partial download is damaged",
                         pause: Duration::ZERO,
                     });
                     (self.watch)(Event::At(0));
@@ -124,7 +124,7 @@ impl Transfer<'_> {
         // On a file system without locks, another process may have replaced the file.
         let named = match self.blobs.is_named(&self.partial, &sink.file) {
             true => self.blobs.rename(&self.partial, &meta.etag),
-            false => Err(io::Error::other("another process has put another file in its place")),
+            false => Err(io::Error::other("another process replaced the file")),
         };
         named.map_err(|e| write("rename", &self.path(), e))?;
         Ok(sink.came)
@@ -214,7 +214,7 @@ impl Transfer<'_> {
             206 => {
                 return Err(strange(
                     url,
-                    format!("a part that does not begin at byte {}", sink.at),
+                    format!("a range that does not begin at byte {}", sink.at),
                 )
                 .into());
             }

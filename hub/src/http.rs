@@ -41,7 +41,7 @@ impl Http {
         let endpoint: Uri = settings.endpoint.parse().map_err(|e| Error::Setting {
             variable: "HF_ENDPOINT",
             why: format!(
-                "is '{}', which is not an address ({e}): unset it, or name a hub",
+                "is '{}', which is not a URL ({e}): unset it, or set it to a hub's URL",
                 settings.endpoint
             ),
         })?;
@@ -81,7 +81,7 @@ impl Http {
     /// storage host.
     pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<HttpResponse, Fault> {
         let (mut commit, mut etag, mut size) = (None, None, None);
-        let mut at: Uri = url.parse().map_err(|e| strange(url, format!("not an address: {e}")))?;
+        let mut at: Uri = url.parse().map_err(|e| strange(url, format!("not a URL: {e}")))?;
         for _ in 0..MOST_HOPS {
             let response = self.once(&at, head, from)?;
             let said =
@@ -97,10 +97,7 @@ impl Http {
                 {
                     return Err(strange(
                         &address(&at),
-                        format!(
-                            "it leads to {}, which anybody on the way can read and change",
-                            host(&to)
-                        ),
+                        format!("it leads to {}, a connection without encryption", host(&to)),
                     )
                     .into());
                 }
@@ -180,7 +177,7 @@ impl Http {
         Error::Slow { file, host, rate: bytes(rate), least: bytes(self.pace.rate), seconds }
     }
 
-    /// Repeats a request while another try may help. `came` is the number of bytes received so far.
+    /// Repeats a request while a retry may help. `came` is the number of bytes received so far.
     /// When the minimum bytes of a full window were received since the last restart, the count of
     /// tries starts again. Without this minimum, a host that closes after every byte would be tried
     /// endlessly.
@@ -258,7 +255,7 @@ fn status_fault(
     match code {
         429 => {
             let wait = after.map_or(String::new(), |s| format!(", for {} s", s.as_secs()));
-            let token = if token { "" } else { ", or set HF_TOKEN, which lets you ask more often" };
+            let token = if token { "" } else { ", or set HF_TOKEN for a higher limit" };
             Fault::Again {
                 why,
                 after,
@@ -283,7 +280,7 @@ fn unreachable_host(at: &Uri, error: ureq::Error) -> Fault {
     let host = host(at);
     let why = match &error {
         ureq::Error::Io(e) => e.to_string(),
-        ureq::Error::HostNotFound => "there is no such host".to_owned(),
+        ureq::Error::HostNotFound => "the host name does not exist".to_owned(),
         ureq::Error::Timeout(_) => "it does not answer".to_owned(),
         other => shown(&other.to_string()),
     };

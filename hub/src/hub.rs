@@ -224,14 +224,14 @@ impl Hub {
                 let whole = listing.files.iter().any(|file| file.ends_with(".safetensors"));
                 let or = match whole {
                     true => format!(
-                        ", or fetch it whole (hf download {}) and name the folder",
+                        ", or download the repository (hf download {}) and give its folder",
                         reference.repo()
                     ),
                     false => String::new(),
                 };
                 let there = format!(
-                    "it has {}; look for a repository with GGUF files, whose name often ends with \
-                     -GGUF{or}",
+                    "it has {}; search for a repository with GGUF files, whose name often ends \
+                     with -GGUF{or}",
                     listed(&listing.files)
                 );
                 Err(Error::NoFile { what, place, there })

@@ -90,8 +90,8 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// How well a tag matches a name: 2 at its end, 1 inside, 0 not at all. `Q4_K` is not in `Q4_K_M`,
-/// and `Q4_0` not in `IQ4_0`.
+/// Quality of a tag's match: 2 at the end of the name, 1 inside the name, 0 no match. `Q4_K` is not
+/// in `Q4_K_M`, and `Q4_0` not in `IQ4_0`.
 fn fits(model: &ModelFiles, word: &str) -> u8 {
     let path = model.first();
     let name = file_name(split(path).map_or(path, |(prefix, ..)| prefix));

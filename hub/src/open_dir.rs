@@ -171,7 +171,7 @@ impl OpenDir {
             File::from(rustix::fs::openat(&self.fd, name, OFlags::RDONLY | FILE, Mode::empty())?);
         let stat = rustix::fs::fstat(&file)?;
         if kind(&stat) != FileType::RegularFile || length(&stat) > limit {
-            return Err(refused("it is not a plain file, or too long"));
+            return Err(refused("it is not a plain file, or it is too long"));
         }
         let mut bytes = vec![];
         file.take(limit).read_to_end(&mut bytes)?;
@@ -179,22 +179,22 @@ impl OpenDir {
     }
 
     /// Opens a partial download to append to it. It is created if it is missing. If the name
-    /// belongs to anything but a regular file of this user with one link, that is removed first,
-    /// and `gone` receives a description of it.
+    /// belongs to anything but a regular file of this user with one link, that file is removed
+    /// first, and `gone` receives a description of it.
     pub fn own_file(&self, name: &str, gone: &dyn Fn(&str)) -> io::Result<File> {
         let why = match rustix::fs::openat(&self.fd, name, OFlags::RDWR | FILE, Mode::empty()) {
             Ok(fd) => {
                 let stat = rustix::fs::fstat(&fd)?;
                 match kind(&stat) {
                     FileType::RegularFile if !is_ours(&stat) => "is another user's file",
-                    FileType::RegularFile if stat.st_nlink > 1 => "has another name besides",
+                    FileType::RegularFile if stat.st_nlink > 1 => "has a second name (a hard link)",
                     FileType::RegularFile => return Ok(File::from(fd)),
                     _ => "is not a plain file",
                 }
             }
             Err(Errno::NOENT) => return self.create(name),
             Err(Errno::LOOP) => "is a symbolic link",
-            Err(Errno::ACCESS) => "is a file that we may not write",
+            Err(Errno::ACCESS) => "is a file without write permission",
             Err(Errno::NXIO) => "is not a plain file",
             Err(errno) => return Err(errno.into()),
         };
@@ -278,7 +278,7 @@ impl OpenDir {
             return self.remove(name);
         }
         let Some(left) = depth.checked_sub(1) else {
-            return Err(refused("folders in it are too deep"));
+            return Err(refused("its folders are nested too deeply"));
         };
         let below = self.open(name)?;
         for name in below.names()? {

@@ -111,14 +111,14 @@ impl FromStr for Reference {
             None => (place, None),
         };
         if !is_repo(repo) {
-            return Err(bad("names no repository"));
+            return Err(bad("has no repository name"));
         }
         if revision.is_some_and(|r| !is_revision(r)) {
-            return Err(bad("has a revision that cannot be one (a file goes behind a colon: \
+            return Err(bad("has an invalid revision (a file name follows a colon: \
                  hf:ORG/REPO@REVISION:FILE)"));
         }
         let pick = match (file, word) {
-            (Some(_), Some(_)) => return Err(bad("names a file twice")),
+            (Some(_), Some(_)) => return Err(bad("has two file names")),
             (None, None) => Pick::Default,
             (Some(file), None) => Pick::File(file.to_owned()),
             (None, Some(word)) if is_gguf(word) => Pick::File(word.to_owned()),
@@ -129,7 +129,7 @@ impl FromStr for Reference {
                 return Err(bad("names a file that does not end with .gguf"));
             }
             Pick::File(file) if !is_path(file) => {
-                return Err(bad("names a file that no repository can have"));
+                return Err(bad("has an invalid file name"));
             }
             Pick::Tag(word) if word.is_empty() || !word.bytes().all(of_name) => {
                 return Err(bad("has an invalid quantisation name after the colon"));

@@ -15,7 +15,7 @@ pub const ENDPOINT: &str = "https://huggingface.co";
 /// Minimum bytes per second: a model of 1 GB would take more than a week at a lower rate.
 pub const MIN_RATE: u64 = 1000;
 
-/// How files are fetched and where they are kept.
+/// Settings for fetching and storing files.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// URL of the hub: scheme, host name, port, and a path prefix if it has one.
@@ -95,13 +95,13 @@ impl Settings {
             .or_else(|| Some(home.as_ref()?.join("hub")));
         let Some(cache) = cache else {
             let why =
-                "is not set, and there is no home folder: name a folder for models".to_owned();
+                "is not set, and there is no home folder: set it to a folder for models".to_owned();
             return Err(Error::Setting { variable: "HF_HUB_CACHE", why });
         };
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.to_owned());
         if !(endpoint.starts_with("https://") || endpoint.starts_with("http://")) {
             let why = format!(
-                "is '{endpoint}', which begins with neither https:// nor http://: unset it, or \
+                "is '{endpoint}', which does not begin with https:// or http://: unset it, or \
                  name a hub"
             );
             return Err(Error::Setting { variable: "HF_ENDPOINT", why });
@@ -130,7 +130,7 @@ fn text(variable: &'static str) -> Result<Option<String>, Error> {
     value
         .into_string()
         .map(Some)
-        .map_err(|_| Error::Setting { variable, why: "is not UTF-8: set it anew".to_owned() })
+        .map_err(|_| Error::Setting { variable, why: "is not UTF-8: set it again".to_owned() })
 }
 
 /// The first variable that is set, as a path. `~` stands for the home folder.
@@ -158,8 +158,7 @@ fn token(home: Option<&Path>) -> Result<Option<Token>, Error> {
         return Ok(None);
     };
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        let why =
-            "has a token with a space or a letter in it that no token has: set it anew".to_owned();
+        let why = "has a token with an invalid character: set it again".to_owned();
         return Err(Error::Setting { variable: name, why });
     }
     Ok(Some(Token(token)))

@@ -98,7 +98,7 @@ fn untrusted_certificates_and_redirects_to_http_are_refused() {
     let line = pull(&endpoint, None, dir.path()).unwrap_err().to_string();
     assert!(
         line.contains(&endpoint)
-            && line.contains("no certificate that can be trusted")
+            && line.contains("no trusted certificate")
             && line.contains("SSL_CERT_FILE"),
         "{line}"
     );
@@ -106,7 +106,7 @@ fn untrusted_certificates_and_redirects_to_http_are_refused() {
     // The certificate is for another name.
     let other = endpoint.replace("localhost", "127.0.0.1");
     let line = pull(&other, Some(&certificate), dir.path()).unwrap_err().to_string();
-    assert!(line.contains("no certificate that can be trusted"), "{line}");
+    assert!(line.contains("no trusted certificate"), "{line}");
     assert_eq!(server.seen().len(), 0);
     // The certificate is trusted, but the content would be sent over a connection that others can
     // read and change.

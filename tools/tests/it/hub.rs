@@ -429,7 +429,7 @@ fn full_disk_keeps_partial_download() {
         on_tmpfs(&server.endpoint, cache.path(), "size=4m", &script)
     });
     let line = failed(&output.unwrap(), 1);
-    assert!(line.contains("0 B free") && line.contains("what came is kept"), "{line}");
+    assert!(line.contains("0 B free") && line.contains("downloaded parts are kept"), "{line}");
 }
 
 #[test]
