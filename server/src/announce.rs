@@ -180,7 +180,7 @@ mod tests {
             ("hive.example", 3000, "hive.example:3000")
         );
         assert_eq!(hive.authorization.as_deref(), Some("Basic bWU6cEBzcw=="));
-        assert_eq!(hive.to_string(), "http://hive.example:3000/fleet", "nobody reads the password");
+        assert_eq!(hive.to_string(), "http://hive.example:3000/fleet", "the password is not shown");
         let hive: Hive = "http://[::1]".parse().unwrap();
         assert_eq!((hive.host.as_str(), hive.port, hive.authorization), ("::1", 80, None));
         for (url, says) in [

@@ -74,7 +74,7 @@ impl BodyBudget {
                 if !held.grows_to(len, limits.bodies) {
                     return Err(Refusal::unavailable(
                         2,
-                        "the bodies of other requests take all room for such",
+                        "the bodies of other requests use all memory for bodies",
                     ));
                 }
                 held.bytes.extend_from_slice(&data);

@@ -66,7 +66,7 @@ impl Caller {
         let owner = match f.text("cache_salt")? {
             None => self.owner,
             Some(salt) if salt.is_empty() => {
-                return Err(f.wrong("cache_salt", "give a text that is not empty"));
+                return Err(f.wrong("cache_salt", "give a string that is not empty"));
             }
             Some(salt) => {
                 let digest = Sha256::new()
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(
             open.owner,
             Caller::of(None, &none, false).owner,
-            "a name that nobody checked is no owner"
+            "an unchecked name is not an owner"
         );
         assert_ne!(open.client, Caller::of(None, &none, false).client);
         let salts = [(&a, "\"s\""), (&a, "\"t\""), (&b, "\"s\""), (&open, "\"s\"")];

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Interim response that tests whether a client that closed its sending side still listens. All
-/// HTTP/1.1 clients ignore it. If the client process has gone, its system resets the connection,
+/// HTTP/1.1 clients ignore it. If the client process has ended, its system resets the connection,
 /// and the next write fails.
 const ARE_YOU_THERE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Time before the first test: most answers are complete by then.

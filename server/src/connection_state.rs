@@ -53,11 +53,12 @@ enum ReadStage {
 pub enum OnClientEof {
     /// Close the connection.
     End,
-    /// A request is unanswered: the client may listen or be gone. An interim response tests it.
+    /// A request is unanswered, and the client may have closed the connection. An interim response
+    /// tests this.
     Asked,
     /// A request is unanswered, from a client that does not know interim responses.
     Old,
-    /// An answer is being sent: its writes fail if the client has gone.
+    /// An answer is being sent. Writes fail if the client closed the connection.
     Answers,
 }
 

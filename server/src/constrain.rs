@@ -20,7 +20,7 @@ pub enum ContentFormat {
     Json {
         /// The schema.
         schema: Value,
-        /// Whether a keyword that cannot be enforced is refused. If false, it is left out.
+        /// Whether a keyword that cannot be enforced is refused. If false, the keyword is ignored.
         exact: bool,
     },
     /// Text that matches a regular expression completely.
@@ -66,7 +66,7 @@ pub struct OutputConstraints {
     pub parallel: bool,
 }
 
-/// A constraint, and the field that asked for it.
+/// A constraint, and the field that requested it.
 pub struct Constrained {
     /// The constraint, for the scheduler.
     pub constraint: Box<dyn Constraint>,
@@ -185,7 +185,7 @@ impl OutputConstraints {
             _ => grammars.reply(&loaded.tokenizer, &reply),
         };
         let mut made = made.map_err(|why| self.culprit(grammars, field, &why, cancel))?;
-        // A grammar may be too large for its first token: here that holds up nobody else.
+        // A grammar may be too large for its first token. Here this does not delay other requests.
         made.try_first(LONGEST, cancel).map_err(|why| Refusal::field(field, why))?;
         let words: Vec<String> = made.unheld().iter().map(ToString::to_string).collect();
         let one = |_| Constrained { constraint: made.clone(), field, unheld: words.join("; ") };
@@ -243,7 +243,7 @@ impl OutputConstraints {
 /// Returns an error if the client has disconnected.
 fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
     match cancel.is_cancelled() {
-        true => Err(Refusal::internal("the client has gone")),
+        true => Err(Refusal::internal("the client closed the connection")),
         false => Ok(()),
     }
 }

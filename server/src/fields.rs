@@ -197,7 +197,7 @@ impl Fields {
                 }
             });
             if noted.is_err() {
-                return Err(Refusal::field(&name, "this field is not known here"));
+                return Err(Refusal::field(&name, "this field is unknown"));
             }
         }
         Ok(())
@@ -225,7 +225,7 @@ pub async fn let_pass<F: Future>(answer: F) -> (F::Output, Vec<String>) {
 fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     let why = match body {
         [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            "is compressed: send it as it is".to_owned()
+            "is compressed: send it without compression".to_owned()
         }
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, ..] | [_, 0, ..] => {
             "is UTF-16 or UTF-32: send UTF-8".to_owned()
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(f.texts("e", 2).unwrap(), ["x", "y"]);
         let mut o = f.object("o").unwrap().unwrap();
         assert_eq!(o.flag("q").unwrap(), Some(true));
-        assert_eq!(o.done().unwrap_err().message(), "'o.r': this field is not known here");
+        assert_eq!(o.done().unwrap_err().message(), "'o.r': this field is unknown");
         f.done().unwrap();
         for (json, why) in [
             (r#"{"a": 4}"#, "'a': give a whole number from 0 to 3"),
@@ -342,7 +342,7 @@ mod tests {
         let (answer, unknown) = super::let_pass(read()).await;
         assert!(answer.is_ok());
         assert_eq!(unknown, ["c.d", "a", "e"]);
-        assert_eq!(read().await.unwrap_err().message(), "'c.d': this field is not known here");
+        assert_eq!(read().await.unwrap_err().message(), "'c.d': this field is unknown");
     }
 
     #[test]

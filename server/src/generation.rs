@@ -400,7 +400,7 @@ impl Reader {
                             said.push_str(piece);
                             ControlFlow::Continue(())
                         };
-                        // If the answer was cut, an incomplete character is left out.
+                        // If the answer was cut, an incomplete character is omitted.
                         if cut {
                             text.cut(&mut keep)
                         } else {
@@ -555,6 +555,6 @@ pub async fn collect(
     }
     match all.iter().all(|whole| whole.done.is_some()) {
         true => Ok(all),
-        false => Err(Refusal::internal("an answer's end was lost")),
+        false => Err(Refusal::internal("the answer is incomplete")),
     }
 }

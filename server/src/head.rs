@@ -78,25 +78,26 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
         |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     if !codings.next().is_none_or(chunked) || codings.next().is_some() {
-        let why = "Transfer-Encoding: only 'chunked' is read here: send the body as it is";
+        let why = "Transfer-Encoding: only 'chunked' is supported: send the body without other \
+            encodings";
         return Err(Refusal::encoded(StatusCode::NOT_IMPLEMENTED, why));
     }
     let mut hosts = headers.get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next());
     if more.is_some() {
-        return Err(Refusal::bad("there are two Host headers: send one"));
+        return Err(Refusal::bad("the request has two Host headers: send one"));
     }
     let one = |host: &HeaderValue| host.to_str().ok().and_then(name).is_some();
     match host {
         None if request.version() >= Version::HTTP_11 => {
-            Err(Refusal::bad("there is no Host header: send one"))
+            Err(Refusal::bad("the request has no Host header: send one"))
         }
         Some(host) if !one(host) => Err(Refusal::bad(format!(
             "Host: {host:?} is invalid: give NAME or NAME:PORT, IPv6 as [ADDRESS]:PORT"
         ))),
         _ => match request.uri().authority() {
             Some(target) if name(target.as_str()).is_none() => {
-                Err(Refusal::bad("the request's target names no server: send its path alone"))
+                Err(Refusal::bad("the request's target has no server name: send only the path"))
             }
             _ => Ok(()),
         },
@@ -114,7 +115,8 @@ pub fn plain_body(headers: &HeaderMap) -> Result<(), Refusal> {
         None => Ok(()),
         Some(coding) => {
             let why = format!(
-                "Content-Encoding: {coding:?}: a compressed body is not read here: send it as it is"
+                "Content-Encoding: {coding:?}: a compressed body is not supported: send it \
+                 without compression"
             );
             Err(Refusal::encoded(StatusCode::UNSUPPORTED_MEDIA_TYPE, why))
         }

@@ -25,8 +25,7 @@ impl FromStr for Hive {
     fn from_str(url: &str) -> Result<Hive, String> {
         const WANTED: &str = "give http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT";
         let wrong = |why: &str| format!("{why}; {WANTED}");
-        let uri: Uri =
-            url.parse().map_err(|error| wrong(&format!("it is not an address: {error}")))?;
+        let uri: Uri = url.parse().map_err(|error| wrong(&format!("it is not a URL: {error}")))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
@@ -44,7 +43,7 @@ impl FromStr for Hive {
         let whole = uri.authority().map_or("", |authority| authority.as_str());
         let (user, authority) =
             whole.rsplit_once('@').map_or((None, whole), |(user, rest)| (Some(user), rest));
-        let host = head::name(authority).ok_or_else(|| wrong("there is no host in it"))?.to_owned();
+        let host = head::name(authority).ok_or_else(|| wrong("it has no host"))?.to_owned();
         let port = uri.port_u16().unwrap_or(80);
         if port == 0 {
             return Err(wrong("port 0 is invalid"));

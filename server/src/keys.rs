@@ -151,7 +151,7 @@ pub fn origin(text: &str) -> Result<String, String> {
     if text == "*" {
         return Err(wrong("`*` would allow every web page: list each origin"));
     }
-    let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("there is no scheme"))?;
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("it has no scheme"))?;
     let (scheme, rest) = (scheme.to_ascii_lowercase(), rest.to_ascii_lowercase());
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(letter) {

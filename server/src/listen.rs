@@ -133,7 +133,7 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let mut files = service.options.models.iter().map(|model| model.path.display().to_string());
     let (first, others) = (files.next().unwrap_or_default(), files.collect::<Vec<_>>().join(", "));
     let later =
-        if others.is_empty() { others } else { format!("; when they are asked for: {others}") };
+        if others.is_empty() { others } else { format!("; on their first request: {others}") };
     (service.options.say)(&format!("listening on {here}, loading {first}{later}"));
     let mut load = load(&service, here)?;
     let worker = service.options.worker.as_ref();
@@ -159,7 +159,7 @@ async fn run(options: Options) -> Result<End, ServeError> {
         let delay = service.options.limits.drain;
         service.drain();
         let seconds = delay.as_secs();
-        (service.options.say)(&format!("draining: requests are still taken for {seconds} s"));
+        (service.options.say)(&format!("draining: requests are still accepted for {seconds} s"));
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             _ = terminate.recv() => at_once = true,
@@ -266,9 +266,9 @@ impl Acceptor {
                 // is closed.
                 Err(why) => {
                     if !std::mem::replace(&mut said, true) {
-                        let closed = "connections that wait longest for a request are closed";
+                        let closed = "the connections that have been idle longest are closed";
                         (self.service.options.say)(&format!(
-                            "warning: no connection can be taken: {why}: {closed}"
+                            "warning: no connection can be accepted: {why}: {closed}"
                         ));
                     }
                     self.places.part();
@@ -311,8 +311,7 @@ impl Acceptor {
 /// Tells a client that its address has its maximum number of connections, if that can be sent
 /// immediately.
 fn full(stream: &TcpStream) {
-    let why =
-        "this address has as many connections as one may have, and all of them are being answered";
+    let why = "this address has the maximum number of connections, and all of them are in use";
     let body = Refusal::unavailable(2, why).json(Dialect::OpenAi).to_string();
     let head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: \
         application/json\r\nRetry-After: 2\r\nConnection: close";

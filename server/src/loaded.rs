@@ -356,7 +356,7 @@ impl Loaded {
                 {
                     let served = Served { open, shared_memory: None, ..served.clone() };
                     (options.say)(&format!(
-                        "vectors: the model is opened once more on {}",
+                        "embeddings: a second copy of the model is opened on {}",
                         self.device.label
                     ));
                     let reopen =

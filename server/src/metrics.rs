@@ -14,7 +14,7 @@ pub fn text(service: &Service) -> String {
     let answers = service.metrics.answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for ((route, status), n) in answers {
         out.labels = vec![format!("route=\"{route}\""), format!("status=\"{status}\"")];
-        out.counter("kjit_http_answers_total", "HTTP answers begun", n);
+        out.counter("kjit_http_answers_total", "HTTP answers that were begun", n);
     }
     out.labels.clear();
     crate::process::write(&mut out);
@@ -23,7 +23,7 @@ pub fn text(service: &Service) -> String {
     });
     out.gauge(
         "kjit_draining",
-        "1 when the server is being drained or stops",
+        "1 if the server is being drained or stops",
         f64::from(u8::from(service.draining())),
     );
     let connections = service.metrics.connections.load(Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl Text {
                 "Times the model was opened again after a device's fault",
                 s.reopened,
             ),
-            ("kjit_embeddings_total", "Vectors that were made", s.embeddings),
+            ("kjit_embeddings_total", "Embeddings that were computed", s.embeddings),
         ] {
             self.counter(name, help, value);
         }

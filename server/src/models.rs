@@ -320,7 +320,7 @@ impl Models {
             // If the client disconnects, this future is dropped, which ends the wait.
             match tokio::time::timeout_at(until, changed.changed()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(Refusal::internal("nothing is loaded any more")),
+                Ok(Err(_)) => return Err(Refusal::internal("the model is not loaded any more")),
                 Err(_) => {
                     return Err(Refusal::unavailable(
                         30,
@@ -373,7 +373,7 @@ impl Models {
                 NextStep::Unload(at, lease, idle) => {
                     self.unload(at, lease);
                     let why = match idle.as_secs() {
-                        0 => "its last request asked for that (keep_alive)".to_owned(),
+                        0 => "its last request set keep_alive to 0".to_owned(),
                         seconds => format!("it was not used for {seconds} s"),
                     };
                     (options.say)(&format!("{} is unloaded: {why}", name(at)));
@@ -381,7 +381,10 @@ impl Models {
                 NextStep::GiveUp(at, why) => {
                     let name = name(at);
                     (options.say)(&format!("{name} cannot be loaded: {why}"));
-                    let why = format!("'{name}' has no room beside the models that answer: {why}");
+                    let why = format!(
+                        "'{name}' does not fit in memory beside the models in use: \
+                        {why}"
+                    );
                     self.put(at, Err(Refusal::unavailable(10, why)));
                 }
             }
@@ -451,7 +454,7 @@ impl Models {
         let Some(served) = options.models.get(at) else { return };
         let (say, name) = (options.say, served.name());
         if until.is_none() {
-            say(&format!("{name} is asked for: loading {}", served.path.display()));
+            say(&format!("{name} was requested: loading {}", served.path.display()));
         }
         loop {
             let open = || Loaded::open(options, served, &self.others);
@@ -470,7 +473,7 @@ impl Models {
                 }
                 self.unload(other, lease);
                 let gone = options.models.get(other).map_or("", Served::name);
-                say(&format!("{gone} is unloaded: {name} needs the room"));
+                say(&format!("{gone} is unloaded: {name} needs the memory"));
                 continue;
             }
             let why = match opened {

@@ -292,7 +292,7 @@ impl Options {
                 model.names.iter().find(|name| before.clone().any(|other| other.is(name)))
             {
                 return Err(format!(
-                    "two models would be called '{name}': give each a name by --alias"
+                    "two models have the name '{name}': give each a name with --alias"
                 ));
             }
         }
@@ -300,7 +300,7 @@ impl Options {
             for (i, adapter) in model.adapters.iter().enumerate() {
                 if model.adapters.iter().take(i).any(|other| other.name == adapter.name) {
                     return Err(format!(
-                        "two adapters of '{}' would be called '{}': rename one of the files",
+                        "two adapters of '{}' have the name '{}': rename one of the files",
                         model.name(),
                         adapter.name
                     ));
@@ -311,8 +311,8 @@ impl Options {
             return Ok(());
         }
         Err(format!(
-            "without a key, everybody who reaches {} could use the server: give --api-key-file \
-             FILE, or --allow-anyone if that is meant",
+            "without a key, everyone who can reach {} could use the server: give --api-key-file \
+             FILE, or --allow-anyone to allow this",
             self.host
         ))
     }

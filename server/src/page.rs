@@ -147,7 +147,8 @@ impl File {
         headers.insert(header::ETAG, HeaderValue::from_static(tag));
         for (name, value) in [
             (header::CONTENT_SECURITY_POLICY, POLICY),
-            // The browser asks each time; an unchanged file costs a response without a body.
+            // The browser sends a request each time; for an unchanged file the response has no
+            // body.
             (header::CACHE_CONTROL, "no-cache"),
             (header::REFERRER_POLICY, "no-referrer"),
         ] {

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(places.iter().flatten().count(), 1, "one of two");
         assert_eq!(queue.waiting(), 9);
         let mut another: Turn<'_> = Box::pin(queue.place(&few));
-        let other = look(&mut another).expect("nobody else waits");
+        let other = look(&mut another).expect("no other request waits");
         let mut beside: Turn<'_> = Box::pin(queue.place(&small));
         assert!(look(&mut beside).is_some());
         // Clients without a slot come first; within a client, the oldest request.
@@ -161,13 +161,13 @@ mod tests {
                 && look(&mut third).is_none()
         );
         drop(other);
-        assert!(look(&mut third).is_some(), "he has given his back");
+        assert!(look(&mut third).is_some(), "the first slot was returned");
         // A request that is dropped leaves the queue or frees its slot.
         turns.truncate(4);
         assert_eq!(queue.waiting(), 2);
         places.clear();
         drop(turns.remove(2));
-        let last = look(&mut turns[2]).expect("who left gave his place on");
+        let last = look(&mut turns[2]).expect("a cancelled request passed its slot on");
         assert_eq!(queue.waiting(), 0);
         drop(last);
         assert!(queue.lock().iter().all(|lane| lane.taken.is_empty() && lane.waiting.is_empty()));

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Clock ticks per second in `/proc`: Linux always reports 100.
 const TICKS: f64 = 100.0;
 
-/// Writes metrics from `/proc`. A value that cannot be read is left out.
+/// Writes metrics from `/proc`. A value that cannot be read is omitted.
 pub fn write(out: &mut Text) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name in parentheses may contain spaces. The third field follows it.
@@ -17,7 +17,12 @@ pub fn write(out: &mut Text) {
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<f64>().ok());
     if let (Some(user), Some(system)) = (field(14), field(15)) {
         let seconds = (user + system) / TICKS;
-        out.line("process_cpu_seconds_total", "counter", "Processor seconds in all", seconds);
+        out.line(
+            "process_cpu_seconds_total",
+            "counter",
+            "Total processor time in seconds",
+            seconds,
+        );
     }
     if let Some(virtual_memory) = field(23) {
         out.gauge("process_virtual_memory_bytes", "Virtual memory in bytes", virtual_memory);

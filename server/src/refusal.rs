@@ -63,7 +63,8 @@ impl Refusal {
     pub fn too_long(prompt: usize, answer: Option<usize>, context: usize) -> Refusal {
         let answer = answer.map_or(String::new(), |n| format!(" and an answer of at least {n}"));
         let message = format!(
-            "the prompt has {prompt} tokens{answer}, the context has room for {context}: shorten it"
+            "the prompt has {prompt} tokens{answer}, the context has room for {context}: shorten \
+             the prompt"
         );
         Refusal {
             code: Some("context_length_exceeded"),
@@ -75,7 +76,8 @@ impl Refusal {
     /// 400: a prompt is too long. It was not counted to its end.
     pub fn longer(least: usize, context: usize) -> Refusal {
         let message = format!(
-            "the prompt has {least} tokens or more, the context has room for {context}: shorten it"
+            "the prompt has at least {least} tokens, the context has room for {context}: shorten \
+             the prompt"
         );
         Refusal { message, ..Refusal::too_long(least, None, context) }
     }
@@ -123,7 +125,7 @@ impl Refusal {
 
     /// 408: the request took too long.
     pub fn too_slow() -> Refusal {
-        Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time")
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not arrive in time")
     }
 
     /// 413: the body is too large.

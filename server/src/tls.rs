@@ -29,7 +29,7 @@ impl Tls {
                 .collect::<Result<_, _>>()
                 .map_err(|why| wrong(certificate, &format_args!("no certificate in PEM: {why}")))?;
         if chain.is_empty() {
-            return Err(wrong(certificate, &"there is no certificate in it (PEM is wanted)"));
+            return Err(wrong(certificate, &"it contains no certificate (PEM expected)"));
         }
         let private = PrivateKeyDer::from_pem_slice(&bytes(key)?)
             .map_err(|why| wrong(key, &format_args!("no private key in PEM: {why}")))?;

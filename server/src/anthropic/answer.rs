@@ -67,7 +67,7 @@ pub fn document(manner: &AnswerContext, answer: CompleteAnswer) -> Value {
     if !answer.content.is_empty() {
         content.push(json!({ "type": "text", "text": answer.content }));
     }
-    // A call that was cut off has no complete JSON object and is left out.
+    // A call that was cut off has no complete JSON object and is omitted.
     let call = |call: &ToolCall| {
         let input: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
         let id = random_id("toolu");

@@ -186,7 +186,7 @@ fn blocks(f: &mut Fields, name: &str) -> Result<Vec<Fields>, Refusal> {
             Ok(vec![Fields::of(json!({ "type": "text", "text": text }), &field)?])
         }
         Some(Value::Array(all)) => all.into_iter().enumerate().map(one).collect(),
-        Some(_) => Err(f.wrong(name, "give a text, or a list of blocks")),
+        Some(_) => Err(f.wrong(name, "give a string, or a list of blocks")),
     }
 }
 

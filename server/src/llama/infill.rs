@@ -87,7 +87,7 @@ impl InfillText {
         ids.retain(|id| bos == Some(*id));
         if !self.files.is_empty() {
             let Some(separator) = tokenizer.special().fim_sep else {
-                let why = "the model has no token between files: leave other files out";
+                let why = "the model has no token between files: remove the other files";
                 return Err(Refusal::field("input_extra", why));
             };
             for (name, text) in &self.files {

@@ -102,7 +102,7 @@ fn line(
                 message.insert("thinking".to_owned(), thinking.into());
             }
             // Arguments are an object in Ollama's API. A call that was cut off has no valid object
-            // and is left out.
+            // and is omitted.
             let call = |call: &ToolCall| {
                 let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
                 Some(json!({ "function": { "name": call.name, "arguments": arguments } }))

@@ -71,8 +71,8 @@ pub async fn generate(
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.refuse_more_than_empty(&[
-        ("template", "is not supported: the model's own is used, or --template"),
-        ("context", "is not supported: use /api/chat, whose history is reused as a cached prefix"),
+        ("template", "is not supported: the server uses the model's template, or --template"),
+        ("context", "is not supported: use /api/chat, which reuses the history as a cached prefix"),
     ])?;
     let images = list(&mut f, "images")?;
     let text = f.text("prompt")?.unwrap_or_default();
@@ -92,7 +92,7 @@ pub async fn generate(
         if system.is_some() {
             return Err(Refusal::field(
                 "system",
-                "needs the model's chat template, which raw and suffix leave out",
+                "needs the model's chat template, which raw and suffix do not use",
             ));
         }
         let (worker, follow) = (

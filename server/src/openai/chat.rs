@@ -85,14 +85,14 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     if let Some(kinds) = f.list("modalities")?
         && kinds != [json!("text")]
     {
-        return Err(f.wrong("modalities", "this model makes text only"));
+        return Err(f.wrong("modalities", "this model generates only text"));
     }
     let variables = variables(&mut f)?;
     let offered = tools(&mut f, body)?;
     let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true);
     let (offered, tools) = offered.unwrap_or_default();
     let choice = tool_choice(&mut f, &offered)?;
-    // Tools that must not be called are left out of the prompt.
+    // Tools that must not be called are not in the prompt.
     let tools = Some(tools).filter(|tools| !tools.is_empty() && choice != Choice::None);
     let form = form::wanted(&mut f)?;
     f.done()?;
@@ -121,7 +121,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
 fn logprobs(f: &mut Fields) -> Result<Option<usize>, Refusal> {
     let wanted = f.flag("logprobs")?.unwrap_or(false);
     match f.count("top_logprobs", 0..=20)? {
-        Some(_) if !wanted => Err(f.wrong("top_logprobs", "is for logprobs: give logprobs, too")),
+        Some(_) if !wanted => Err(f.wrong("top_logprobs", "needs logprobs: set logprobs too")),
         top => Ok(wanted.then_some(top.unwrap_or(0))),
     }
 }
@@ -235,6 +235,6 @@ fn content(f: &mut Fields) -> Result<(String, Vec<MessageImage>), Refusal> {
             }
             Ok((text, images))
         }
-        Some(_) => Err(f.wrong("content", "give a text, or a list of parts")),
+        Some(_) => Err(f.wrong("content", "give a string, or a list of parts")),
     }
 }

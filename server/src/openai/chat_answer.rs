@@ -181,7 +181,13 @@ fn end(manner: &ChatContext, done: &[AnswerStatistics], failed: bool, n: usize) 
         return String::new();
     }
     if done.len() < n {
-        return event(&Refusal::internal("an answer's end was lost").json(Dialect::OpenAi));
+        return event(
+            &Refusal::internal(
+                "the answer ended before it was \
+            complete",
+            )
+            .json(Dialect::OpenAi),
+        );
     }
     let mut text = String::new();
     if manner.told.at_the_end() {

@@ -72,7 +72,7 @@ impl Text {
 
 /// Reads a string, token ids, or a list of either.
 pub fn texts(f: &mut Fields, name: &str, most: usize) -> Result<Vec<Text>, Refusal> {
-    let why = format!("give a text, a list of token ids, or a list of at most {most} of either");
+    let why = format!("give a string, a list of token ids, or a list of at most {most} of either");
     let ids = |all: &[Value]| -> Option<Vec<u32>> {
         all.iter().map(|id| id.as_u64()?.try_into().ok()).collect()
     };
@@ -135,7 +135,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<CompletionRequ
     if let Some(suffix) = f.text("suffix")?.filter(|suffix| !suffix.is_empty()) {
         let around = |text: Text| match text {
             Text::Words(text) => Ok(Text::around(text, Some(suffix.clone()))),
-            Text::Ids(_) | Text::Gap(_) => Err(f.wrong("suffix", "needs a prompt that is a text")),
+            Text::Ids(_) | Text::Gap(_) => Err(f.wrong("suffix", "needs a prompt string")),
         };
         prompts = prompts.into_iter().map(around).collect::<Result<_, _>>()?;
     }
@@ -146,7 +146,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<CompletionRequ
         return Err(f.wrong("best_of", format_args!("give at least n ({n})")));
     }
     if best_of > n && stream {
-        return Err(f.wrong("best_of", "cannot be streamed: the best is known at the end"));
+        return Err(f.wrong("best_of", "cannot be streamed: the best is known only at the end"));
     }
     let max_tokens = match f.whole("max_tokens", -1..=i64::MAX)? {
         None => Some(USUAL_TOKENS),
@@ -168,7 +168,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<CompletionRequ
     if answers > MOST_PROMPTS {
         return Err(Refusal::field(
             "n",
-            format_args!("{answers} answers are asked for, {MOST_PROMPTS} at most are given"),
+            format_args!("{answers} answers are requested, but the maximum is {MOST_PROMPTS}"),
         ));
     }
     Ok(CompletionRequest {

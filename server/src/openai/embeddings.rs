@@ -42,7 +42,7 @@ async fn vectors_of(
     cut: bool,
 ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
     if loaded.has_adapter() {
-        return Err(Refusal::field("model", "embeddings are made without adapters"));
+        return Err(Refusal::field("model", "embeddings are computed without adapters"));
     }
     let of = loaded.clone();
     let prepare = move |cancel: &Cancel| {
@@ -62,7 +62,7 @@ async fn vectors_of(
         service.work(move || with.vectors(&of.options)).await?
     };
     let scheduler = scheduler
-        .map_err(|why| Refusal::field("model", format_args!("it makes no vectors: {why}")))?;
+        .map_err(|why| Refusal::field("model", format_args!("has no embeddings: {why}")))?;
     let count = tokens.iter().map(Vec::len).sum();
     let mut vectors = vec![];
     // The texts are computed one after the other: a request is one entry of the queue.
@@ -70,7 +70,12 @@ async fn vectors_of(
         let (to, from) = oneshot::channel();
         let sink = move |vector| _ = to.send(vector);
         scheduler.embed(tokens, sink).map_err(|why| refused(&why, "input"))?;
-        let vector = from.await.map_err(|_| Refusal::internal("an answer's end was lost"))?;
+        let vector = from.await.map_err(|_| {
+            Refusal::internal(
+                "the answer ended before it was \
+            complete",
+            )
+        })?;
         let mut vector = vector.map_err(|why| failed(&why, "input"))?;
         let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         if length > 0.0 {
@@ -147,7 +152,7 @@ fn as_asked(dimensions: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Refus
     match (dimensions, vectors.first().map(Vec::len)) {
         (Some(asked), Some(made)) if asked != made => Err(Refusal::field(
             "dimensions",
-            format_args!("this model makes {made}, and they cannot be cut"),
+            format_args!("this model computes {made}, and they cannot be cut"),
         )),
         _ => Ok(()),
     }

@@ -87,7 +87,7 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<ContentFormat>, R
     if text.lines().any(is_gbnf) {
         return lark_of_gbnf(&text)
             .map(|lark| Some(ContentFormat::Lark(lark)))
-            .map_err(|why| f.wrong(name, format_args!("it is GBNF, and wrong: {why}")));
+            .map_err(|why| f.wrong(name, format_args!("this GBNF grammar is invalid: {why}")));
     }
     Ok(Some(ContentFormat::Lark(text)))
 }

@@ -42,8 +42,8 @@ pub const REFUSED: [(&str, &str); 5] = [
     ("lora", NAME_ADAPTER),
     ("adapter", NAME_ADAPTER),
     ("prediction", "is not supported"),
-    ("audio", "this model makes text only"),
-    ("web_search_options", "there is no search here"),
+    ("audio", "this model generates only text"),
+    ("web_search_options", "web search is not supported"),
 ];
 
 /// The first fields of all documents of an answer.
@@ -191,7 +191,7 @@ pub fn stream(fields: &mut Fields) -> Result<(bool, UsageReporting), Refusal> {
     let mut usage = UsageReporting::Never;
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {
-            return Err(fields.wrong("stream_options", "is for streams: give stream, too"));
+            return Err(fields.wrong("stream_options", "is for streams: set stream too"));
         }
         if options.flag("include_usage")?.unwrap_or(false) {
             usage = UsageReporting::AtTheEnd;

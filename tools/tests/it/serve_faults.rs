@@ -185,7 +185,7 @@ fn paged_sequences_answer_alike_and_status_counts_pages() {
         serde_json::from_value(vector).unwrap()
     };
     let (here, there) = (vector(&cpu), vector(&plain));
-    assert_eq!(plain.line(), "vectors: the model is opened once more on rocm:0");
+    assert_eq!(plain.line(), "embeddings: a second copy of the model is opened on rocm:0");
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let cosine = dot(&here, &there) / (dot(&here, &here) * dot(&there, &there)).sqrt();
     assert!(cosine > 0.9999, "{cosine}");

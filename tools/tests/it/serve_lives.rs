@@ -221,7 +221,7 @@ fn low_file_limit_is_reported_and_connections_are_bounded() {
     assert_eq!(set, 0);
     let idle: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
     assert_eq!(server.get("/health").status, 200);
-    assert!(server.line().starts_with("warning: no connection can be taken: "));
+    assert!(server.line().starts_with("warning: no connection can be accepted: "));
     drop(idle);
 }
 

@@ -85,7 +85,7 @@ fn models_are_selected_by_name_and_all_finish() {
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(asked.iter().all(|one| *one == asked[0]), "{asked:?}");
-    assert!(server.line().starts_with("tiny is asked for: loading "));
+    assert!(server.line().starts_with("tiny was requested: loading "));
     assert!(server.line().starts_with("serving tiny on "));
     assert_eq!(server.get("/status").json()["models"][1]["loads"], 1);
     assert_eq!(loaded(&server), [true; 4]);
@@ -184,7 +184,7 @@ fn incompatible_flags_of_two_models_are_one_line() {
     };
     assert!(line(&["--alias", "one"], 1).contains("--alias: 1 given for 2 models"));
     assert!(
-        line(&["--alias", "one", "--alias", "one"], 1).contains("two models would be called 'one'")
+        line(&["--alias", "one", "--alias", "one"], 1).contains("two models have the name 'one'")
     );
     assert!(
         line(&["--worker-id", "w", "--model-ref", "r"], 1)
@@ -262,8 +262,8 @@ fn idle_model_is_unloaded_to_load_a_requested_one() {
     let before = text(&server, "a", ids.clone());
     for (there, gone) in [("b", "a"), ("a", "b")] {
         assert_eq!(text(&server, there, ids.clone()), before, "{there}");
-        assert!(server.line().starts_with(&format!("{there} is asked for: loading ")));
-        assert_eq!(server.line(), format!("{gone} is unloaded: {there} needs the room"));
+        assert!(server.line().starts_with(&format!("{there} was requested: loading ")));
+        assert_eq!(server.line(), format!("{gone} is unloaded: {there} needs the memory"));
         assert!(server.line().starts_with(&format!("serving {there} on ")));
     }
     assert_eq!(
@@ -282,7 +282,7 @@ fn idle_model_is_unloaded_to_load_a_requested_one() {
     assert!(running.read(&mut [0; 64]).unwrap() > 0);
     let leaving = send(&server, &body("b", ids.clone(), 8, false));
     server.wait_for("it waits", |s| s["models"][1]["waiting"] == 1);
-    assert!(server.line().starts_with("b is asked for: loading "));
+    assert!(server.line().starts_with("b was requested: loading "));
     drop(leaving);
     server.wait_for("it left", |s| {
         s["models"][1]["waiting"] == 0 && s["models"][1]["state"] == "unloaded"
@@ -331,7 +331,7 @@ fn unused_model_is_unloaded_and_reloaded() {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }
     assert_eq!(text(&server, "tiny", json!([5, 6, 7, 8])), before);
-    assert!(server.line().starts_with("tiny is asked for: loading "));
+    assert!(server.line().starts_with("tiny was requested: loading "));
     assert!(server.line().starts_with("serving tiny on "));
 }
 

@@ -31,11 +31,11 @@ pub fn input(
                 let mut f = Fields::of(item, &format!("input[{i}]"))?;
                 let id = f.needed_text("id")?;
                 kept.item(client, &id)
-                    .ok_or_else(|| f.wrong("id", "no such item is kept: send the item, not its id"))
+                    .ok_or_else(|| f.wrong("id", "no such item is stored: send the item itself"))
             };
             all.into_iter().enumerate().map(one).collect()
         }
-        Some(_) => Err(f.wrong("input", "give a text, or a list of items")),
+        Some(_) => Err(f.wrong("input", "give a string, or a list of items")),
     }
 }
 
@@ -208,7 +208,7 @@ fn content_with(
             }
             Ok(text)
         }
-        Some(_) => Err(f.wrong(name, "give a text, or a list of parts")),
+        Some(_) => Err(f.wrong(name, "give a string, or a list of parts")),
     }
 }
 

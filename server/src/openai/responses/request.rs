@@ -22,8 +22,8 @@ const NO_EFFECT: [&str; 4] = ["max_tool_calls", "include", "stream_options", "cl
 
 /// Fields that are refused by name.
 const NOT_HERE: [(&str, &str); 3] = [
-    ("conversation", "conversations are not kept: give previous_response_id"),
-    ("prompt", "there are no stored prompts here: give input"),
+    ("conversation", "conversations are not stored: use previous_response_id"),
+    ("prompt", "stored prompts are not supported: use input"),
     ("context_management", "is not supported"),
 ];
 
@@ -72,7 +72,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<ResponsesR
         return Err(f.wrong("background", "is not supported: give stream"));
     }
     if f.text("truncation")?.is_some_and(|word| word != "disabled") {
-        return Err(f.wrong("truncation", "truncation is not supported: set it to \"disabled\""));
+        return Err(f.wrong("truncation", "is not supported: set it to \"disabled\""));
     }
     if f.count("top_logprobs", 0..=20)?.is_some_and(|n| n > 0) {
         return Err(f.wrong("top_logprobs", "are given by /v1/chat/completions"));
@@ -83,7 +83,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<ResponsesR
         Some(id) => match service.kept.get(&client, &id) {
             Some(entry) => entry.items,
             None => {
-                let why = "no such response is kept: they are kept for an hour, with store";
+                let why = "no such response is stored: responses with store are stored for an hour";
                 return Err(f.wrong("previous_response_id", why));
             }
         },
