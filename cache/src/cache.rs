@@ -115,7 +115,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache. Never fails: unusable layers are left out, and [`Cache::warnings`] has the
+    /// Opens the cache. Never fails: unusable layers are omitted, and [`Cache::warnings`] has the
     /// reason.
     pub fn open(config: Config) -> Self {
         let warnings = Warnings::new(config.on_warning.clone());
@@ -154,7 +154,7 @@ impl Cache {
         cache
     }
 
-    /// The directory for new entries; `None` if there is none.
+    /// The directory for new entries; `None` if the cache has no such directory.
     pub fn home(&self) -> Option<&std::path::Path> {
         self.home.as_ref().map(DirStore::path)
     }
@@ -197,7 +197,7 @@ impl Cache {
         found
     }
 
-    /// The entry of this build. If there is none, `make` makes it, and it is stored.
+    /// The entry of this build. If it is missing, `make` creates it, and it is stored.
     ///
     /// If several threads and processes request a key, one makes it and the others wait. If
     /// `deadline` passes, they make it themselves. If a thread's maker fails, all threads that wait

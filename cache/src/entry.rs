@@ -1,9 +1,9 @@
 //! The file format of an entry: self-describing, and verified from one read.
 //!
 //! ```text
-//! magic "kjcache\n" · u32 format · u32 kind · u64 length of the whole · u64 created (ms since 1970)
-//! field: source key · field: build key (empty in a record) · map: needs · map: meta · field: payload
-//! SHA-256 of all before it
+//! magic "kjcache\n" · u32 format · u32 kind · u64 length of the whole · u64 created (ms since
+//! 1970) field: source key · field: build key (empty in a record) · map: needs · map: meta · field:
+//! payload SHA-256 of all before it
 //! ```
 //! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs
 //! of fields in ascending order. The digests of both keys are derived from their fields, so an
@@ -41,7 +41,7 @@ pub enum EntryError {
         found: u32,
     },
     /// The length of the file differs from the length in its header.
-    #[error("{found} bytes where the header says {stated}")]
+    #[error("{found} bytes, but the header states {stated}")]
     Length {
         /// Actual bytes.
         found: u64,
@@ -279,7 +279,7 @@ impl<'a> Raw<'a> {
             return Err(EntryError::Checksum);
         }
         if found_kind != kind {
-            return Err(EntryError::Malformed(format!("kind {found_kind} where {kind} is kept")));
+            return Err(EntryError::Malformed(format!("kind {found_kind}, expected kind {kind}")));
         }
         let mut reader = Reader::new(body);
         reader.take(HEADER_LEN as u64, "the header")?;

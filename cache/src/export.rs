@@ -120,7 +120,7 @@ impl Cache {
                     != *line
                 {
                     return Err(io(io::Error::other(format!(
-                        "the entry {} changed meanwhile",
+                        "the entry {} changed during the export",
                         info.key.digest()
                     ))));
                 }
@@ -226,17 +226,13 @@ fn may_be_replaced(path: &Path) -> Result<(), PackError> {
         Err(error) => return Err(PackError::Io { path: path.to_owned(), error }),
     };
     if found.is_dir() {
-        return Err(refused("it is a directory; name the file to write"));
+        return Err(refused("it is a directory; give the file to write"));
     }
     let mut magic = [0; MAGIC.len()];
     let is_pack = found.is_file()
         && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
         && magic == MAGIC;
-    if is_pack {
-        Ok(())
-    } else {
-        Err(refused("it is there already and is not a pack; it is left as it is"))
-    }
+    if is_pack { Ok(()) } else { Err(refused("it exists and is not a pack; it was not changed")) }
 }
 
 /// Creates the temporary file of a pack in its folder. Its lock shows that the writer is alive;

@@ -39,8 +39,8 @@ pub(crate) enum Role<'a> {
     TimedOut,
 }
 
-/// The guard of a flight, which its thread must land. Dropping it without landing tells the waiters
-/// that there is no result.
+/// The guard of a flight, which its thread must land. If it is dropped without landing, the waiters
+/// get no result.
 pub(crate) struct Leader<'a> {
     flights: &'a FlightGroup,
     key: Digest,

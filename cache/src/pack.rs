@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! magic "kjpack\n\0" · u32 format · u32 signed (0 or 1) · u64 length of the index
-//! index: map meta · u64 count · count × { u32 kind · source key 32 · build key 32 · u64 length · checksum 32 }
-//! public key 32 · signature 64 (zeros when not signed)   — Ed25519 over the SHA-256 of all before
-//! SHA-256 of all before
-//! the entries, as they lie in a cache, one after another in the order of the index
+//! index: map meta · u64 count · count × { u32 kind · source key 32 · build key 32 · u64 length ·
+//! checksum 32 } public key 32 · signature 64 (zeros when not signed)   — Ed25519 over the SHA-256
+//! of all before SHA-256 of all before the entries, as they lie in a cache, one after another in
+//! the order of the index
 //! ```
 //! The checksum of an entry in the index equals the checksum at the end of the entry. So the
 //! signature covers every byte of every entry, and one read is enough to verify an entry. Packs are
@@ -113,7 +113,7 @@ pub enum PackError {
         reason: String,
     },
     /// The cache accepts no more entries of the pack.
-    #[error("{path}: {taken} of {of} entries were taken, then no more: {why}")]
+    #[error("{path}: {taken} of {of} entries were imported, then the import failed: {why}")]
     NotKept {
         /// Path of the pack.
         path: PathBuf,
@@ -173,7 +173,7 @@ impl Pack {
         };
         let file = open_untrusted(path).map_err(fail)?;
         if file.metadata().is_ok_and(|found| found.is_dir()) {
-            let reason = "it is a directory; name the pack".to_owned();
+            let reason = "it is a directory; give the pack's file".to_owned();
             return Err(PackError::Refused { path: path.to_owned(), reason });
         }
         // With a signature by a trusted key the owner of the file does not matter.
@@ -231,9 +231,9 @@ impl Pack {
         if !signers.is_empty() && !parsed.signer.is_some_and(|signer| signers.contains(&signer)) {
             let reason = match parsed.signer {
                 Some(signer) => {
-                    format!("signed by {signer}, which is not among the keys asked for")
+                    format!("signed by {signer}, which is not one of the trusted keys")
                 }
-                None => "it is not signed, and a signature was asked for".to_owned(),
+                None => "it is not signed, but a signature is required".to_owned(),
             };
             return Err(PackError::Refused { path: path.to_owned(), reason });
         }

@@ -280,8 +280,8 @@ pub(crate) fn regular_file_len(fd: impl AsFd) -> Result<u64, Fault> {
     let stat = rustix::fs::fstat(fd)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
-        FileType::Fifo => return Err(Fault::Refused("a FIFO stands in its place")),
-        FileType::Directory => return Err(Fault::Refused("a directory stands in its place")),
+        FileType::Fifo => return Err(Fault::Refused("it is a FIFO")),
+        FileType::Directory => return Err(Fault::Refused("it is a directory")),
         _ => return Err(Fault::Refused("it is not a regular file")),
     }
     u64::try_from(stat.st_size).map_err(|_| Fault::Refused("its length is negative"))

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Warning {
     /// The home directory is unknown.
     #[error(
-        "no cache directory: neither an explicit one nor the user's is known; artefacts are kept \
+        "no cache directory: none is given, and the user's is unknown; artefacts are kept \
          in memory only"
     )]
     NoHome,
     /// The process runs setuid, so no directory is trusted.
-    #[error("the cache is off: the process runs with rights that its starter lacks (setuid)")]
+    #[error("the cache is off: the process has more rights than its parent (setuid)")]
     Privileged,
     /// A directory or file is not trusted.
     #[error("{path} is not used: {reason}")]
@@ -49,7 +49,7 @@ pub enum Warning {
         reason: String,
     },
     /// The file system does not support locks; two processes may do the same work.
-    #[error("the file system of {path} gives no locks ({reason}); work may be done twice")]
+    #[error("the file system of {path} does not support locks ({reason}); work may be done twice")]
     NoLocks {
         /// The path of the lock file.
         path: PathBuf,
@@ -57,7 +57,7 @@ pub enum Warning {
         reason: String,
     },
     /// The lock of a key was held longer than the deadline.
-    #[error("the lock {path} was held past the deadline; going on without it")]
+    #[error("the lock {path} was not released before the deadline; continuing without it")]
     LockTimeout {
         /// The path of the lock file.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub enum Warning {
     },
     /// A single artefact exceeds the size limit.
     #[error(
-        "an artefact of {bytes} bytes does not fit the cache's cap of {cap}; it is kept in \
+        "an artefact of {bytes} bytes exceeds the cache's size limit of {cap}; it is kept in \
          memory only"
     )]
     TooLarge {

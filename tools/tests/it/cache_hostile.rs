@@ -170,7 +170,8 @@ fn full_disk_stops_import_and_export_without_partial_files() {
     let new = disk.0.path().join("home");
     let line = error_line(&mut cache(&new, &["import", text(&pack)]), 1);
     assert!(
-        line.contains(" of 5 entries were taken, then no more") && line.contains("No space left"),
+        line.contains(" of 5 entries were imported, then the import failed")
+            && line.contains("No space left"),
         "{line}"
     );
     let verified = stdout(&mut cache(&new, &["verify"]));
