@@ -181,13 +181,7 @@ fn end(manner: &ChatContext, done: &[AnswerStatistics], failed: bool, n: usize) 
         return String::new();
     }
     if done.len() < n {
-        return event(
-            &Refusal::internal(
-                "the answer ended before it was \
-            complete",
-            )
-            .json(Dialect::OpenAi),
-        );
+        return event(&Refusal::internal("the answer is incomplete").json(Dialect::OpenAi));
     }
     let mut text = String::new();
     if manner.told.at_the_end() {

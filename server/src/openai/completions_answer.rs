@@ -218,13 +218,7 @@ pub fn stream_format(loaded: Lease, manner: CompletionContext, answers: usize) -
 fn end(manner: &CompletionContext, choices: &[ChoiceState]) -> String {
     let Some(done) = choices.iter().map(|one| one.done).collect::<Option<Vec<AnswerStatistics>>>()
     else {
-        return event(
-            &Refusal::internal(
-                "the answer ended before it was \
-            complete",
-            )
-            .json(Dialect::OpenAi),
-        );
+        return event(&Refusal::internal("the answer is incomplete").json(Dialect::OpenAi));
     };
     let mut text = String::new();
     if manner.told.at_the_end() {

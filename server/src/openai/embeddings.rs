@@ -70,12 +70,7 @@ async fn vectors_of(
         let (to, from) = oneshot::channel();
         let sink = move |vector| _ = to.send(vector);
         scheduler.embed(tokens, sink).map_err(|why| refused(&why, "input"))?;
-        let vector = from.await.map_err(|_| {
-            Refusal::internal(
-                "the answer ended before it was \
-            complete",
-            )
-        })?;
+        let vector = from.await.map_err(|_| Refusal::internal("the answer is incomplete"))?;
         let mut vector = vector.map_err(|why| failed(&why, "input"))?;
         let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         if length > 0.0 {
