@@ -236,7 +236,7 @@ fn warm_without_arch_uses_present_cards() {
         assert_eq!(output.status.code(), Some(1), "{line}");
         assert!(
             line.contains("no --arch")
-                && line.contains("no GPU is here")
+                && line.contains("no GPU was found")
                 && line.contains("rocm: "),
             "{line}"
         );

@@ -227,7 +227,8 @@ fn shared_device_fault_ends_no_model() {
     let before = text(&server, "a", ids.clone());
     assert_eq!(text(&server, "b", ids.clone()), before);
     assert!(
-        server.line().starts_with("b is asked for: ") && server.line().starts_with("serving b on ")
+        server.line().starts_with("b was requested: ")
+            && server.line().starts_with("serving b on ")
     );
     // Model a fails, while b is idle and has no error.
     let failed = answer(&mut send(&server, &body("a", ids.clone(), 100, false))).unwrap();
