@@ -2,10 +2,11 @@
 //! the entry format.
 //!
 //! ```text
-//! ROOT/v1/e/ab/SOURCE/BUILD     entries: a directory for each source key, so that its builds are
-//! one small listing ROOT/v1/r/ab/KEY              records ROOT/v1/locks/NAME            one file
-//! for each key being made, then removed ROOT/v1/aside/NAME            faulty entries, the newest
-//! few ROOT/v1/journal               order of use and sizes
+//! ROOT/v1/e/ab/SOURCE/BUILD     entries: a directory for each source key, so that its builds are one small listing
+//! ROOT/v1/r/ab/KEY              records
+//! ROOT/v1/locks/NAME            one file for each key being made, removed after
+//! ROOT/v1/aside/NAME            faulty entries, the newest few
+//! ROOT/v1/journal               order of use and sizes
 //! ```
 
 use std::fs::File;
