@@ -1,9 +1,9 @@
 //! The file format of an entry: self-describing, and verified from one read.
 //!
 //! ```text
-//! magic "kjcache\n" · u32 format · u32 kind · u64 length of the whole · u64 created (ms since
-//! 1970) field: source key · field: build key (empty in a record) · map: needs · map: meta · field:
-//! payload SHA-256 of all before it
+//! magic "kjcache\n" · u32 format · u32 kind · u64 length of the whole · u64 created (ms since 1970)
+//! field: source key · field: build key (empty in a record) · map: needs · map: meta · field: payload
+//! SHA-256 of all before it
 //! ```
 //! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs
 //! of fields in ascending order. The digests of both keys are derived from their fields, so an

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! magic "kjpack\n\0" · u32 format · u32 signed (0 or 1) · u64 length of the index
-//! index: map meta · u64 count · count × { u32 kind · source key 32 · build key 32 · u64 length ·
-//! checksum 32 } public key 32 · signature 64 (zeros when not signed)   — Ed25519 over the SHA-256
-//! of all before SHA-256 of all before the entries, as they lie in a cache, one after another in
-//! the order of the index
+//! index: map meta · u64 count · count × { u32 kind · source key 32 · build key 32 · u64 length · checksum 32 }
+//! public key 32 · signature 64 (zeros when not signed)   — Ed25519 over the SHA-256 of all before
+//! SHA-256 of all before
+//! the entries, as they lie in a cache, one after another in the order of the index
 //! ```
 //! The checksum of an entry in the index equals the checksum at the end of the entry. So the
 //! signature covers every byte of every entry, and one read is enough to verify an entry. Packs are
