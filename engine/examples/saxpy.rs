@@ -54,7 +54,7 @@ pub fn saxpy(engine: &Engine, device: &str, n: u32) -> Result<usize, Error> {
     let stream = device.stream()?;
     let (dx, dy) = (stream.upload(&x)?, stream.upload(&vec![1.0f32; x.len()])?);
     let shape = Geometry::new(n.div_ceil(BLOCK), BLOCK);
-    // SAFETY: both buffers have n values, and the kernel touches none behind them.
+    // SAFETY: both buffers have n values, and the kernel accesses only these.
     unsafe { stream.launch(&kernel, &shape, &args![&dx, &dy, 2.0f32, n])? };
     let y = stream.read(&dy)?;
     Ok(x.iter().zip(&y).filter(|(x, y)| **y != 2.0f32.mul_add(**x, 1.0)).count())

@@ -47,7 +47,7 @@ fn kfd_node(node: u32, properties: &str) -> Option<KfdNode> {
     // 90402 is major, minor and stepping: gfx942. The last two are one hexadecimal digit each.
     let version = number("gfx_target_version");
     if version == 0 {
-        return None; // a processor
+        return None; // the node is a CPU
     }
     let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
     let arch = format!("gfx{major}{minor:x}{stepping:x}");

@@ -20,9 +20,9 @@ pub struct Facts {
     pub used: [Option<PathBuf>; 2],
     /// Whether this is a container.
     pub container: bool,
-    /// Device files: whether `/dev/kfd` is there, and how many of `/dev/dri/renderD…`.
+    /// Device files: whether `/dev/kfd` exists, and the number of `/dev/dri/renderD…`.
     pub files: (bool, usize),
-    /// Variables that matter, with their values.
+    /// The variables that the checks use, with their values.
     pub variables: Vec<(String, String)>,
 }
 
@@ -92,19 +92,18 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         ));
     }
     if has(&["gfx90c", "gfx902"]) {
-        let said = "is a Vega inside a Ryzen and no CDNA card: ROCm does not support it, and \
-            HSA_OVERRIDE_GFX_VERSION=9.0.0 makes other code of it; kjit compiles for the chip \
-            itself";
+        let said = "is a Vega inside a Ryzen, not a CDNA card: ROCm does not support it; do not \
+        set HSA_OVERRIDE_GFX_VERSION, because kjit compiles for this chip";
         all.push(("gfx90c", said.to_owned()));
     }
     if has(&["gfx1012", "gfx1010", "gfx1011"]) {
         let said = "ROCm's libraries have no kernels for RX 5000 cards ('no kernel image is \
-            available'); kjit needs none of these libraries, and its kernels are made for the card";
+            available'); kjit does not need these libraries and compiles its kernels for the card";
         all.push(("gfx101x", said.to_owned()));
     }
     if has(&["gfx906", "gfx900"]) {
-        let said = "newer ROCm releases leave Vega out of their libraries: if hiprtc refuses the \
-            card, install clang 19 and lld, or set KJIT_CLANG";
+        let said = "newer ROCm releases do not support Vega: if hiprtc refuses the card, install \
+        clang 19 and lld, or set KJIT_CLANG";
         all.push(("Vega", said.to_owned()));
     }
     let inside = facts.gpus.iter().find(|(_, inside)| *inside);
@@ -113,15 +112,16 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         all.push((
             "two GPUs",
             format!(
-                "{inside} is inside the processor, {card} is a card: --device auto takes the card; \
-                 if the runtime crashes or hangs, HIP_VISIBLE_DEVICES (or the firmware's setup) \
-                 hides the processor's"
+                "{inside} is an integrated GPU, {card} is a card: --device auto uses the card; if \
+                 the runtime crashes or hangs, hide the integrated GPU by HIP_VISIBLE_DEVICES or \
+                 in the firmware's setup"
             ),
         ));
     }
     all.extend(releases(facts));
     if facts.container && facts.files == (true, 0) {
-        let said = "/dev/kfd is here and no /dev/dri/renderD…: start the container with --device \
+        let said = "/dev/kfd exists but /dev/dri/renderD… does not: start the \
+        container with --device \
             /dev/dri as well, and with --group-add of the groups that own both";
         all.push(("container", said.to_owned()));
     }
@@ -133,8 +133,8 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         all.push((
             "comgr's cache",
             format!(
-                "AMD_COMGR_CACHE_DIR={folder} is not a folder: AMD's compiler keeps nothing there; \
-                 unset it, or make the folder (kjit has a cache of its own)"
+                "AMD_COMGR_CACHE_DIR={folder} is not a folder, so AMD's compiler cannot use its \
+                 cache: unset the variable or create the folder (kjit has its own cache)"
             ),
         ));
     }
@@ -155,7 +155,7 @@ fn releases(facts: &Facts) -> Option<(&'static str, String)> {
     let [runtime, compiler] = &facts.used;
     let said = match (of(runtime), of(compiler)) {
         (Some(runtime), Some(compiler)) if runtime != compiler => format!(
-            "the runtime is of {} and the compiler of {}: set ROCM_PATH to one of them; two \
+            "the runtime is from {} and the compiler from {}: set ROCM_PATH to one of them; two \
              releases in one process may crash",
             names(&runtime),
             names(&compiler)
@@ -164,8 +164,8 @@ fn releases(facts: &Facts) -> Option<(&'static str, String)> {
             let mut all: Vec<String> = facts.releases.iter().map(|r| names(r)).collect();
             all.sort();
             format!(
-                "{} are installed: ROCM_PATH names the one to use, and KJIT_HIP_LIBRARY the \
-                 runtime's file",
+                "{} are installed: set ROCM_PATH to the release to use, or KJIT_HIP_LIBRARY to \
+                 the runtime's file",
                 all.join(", ")
             )
         }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usual_card_has_no_trap() {
+    fn usual_card_has_no_trap() {
         assert!(names(&with(&[("gfx1100", false)])).is_empty());
         assert!(names(&Facts::default()).is_empty());
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn two_releases_are_told_and_a_mixture_of_them_first() {
+    fn two_releases_are_reported_and_a_mixture_first() {
         let both = ["/opt/rocm-6.4.1", "/opt/rocm-7.0.2"].map(PathBuf::from);
         let facts = Facts { releases: both.to_vec(), ..with(&[("gfx1100", false)]) };
         let said = &traps(&facts)[0].1;
@@ -227,13 +227,19 @@ mod tests {
         let file = |folder: &Path, name: &str| Some(folder.join("lib").join(name));
         let used = [file(&both[0], "libamdhip64.so.6"), file(&both[1], "libhiprtc.so.7")];
         let said = &traps(&Facts { used, ..facts.clone() })[0].1;
-        assert!(said.contains("runtime is of rocm-6.4.1 and the compiler of rocm-7.0.2"), "{said}");
+        assert!(
+            said.contains(
+                "runtime is from rocm-6.4.1 and the compiler from \
+        rocm-7.0.2"
+            ),
+            "{said}"
+        );
         let one = Facts { releases: both[..1].to_vec(), ..facts };
         assert!(names(&one).is_empty());
     }
 
     #[test]
-    fn gpus_of_both_lists_are_each_kind_once() {
+    fn gpus_of_both_lists_are_deduplicated() {
         let device = crate::driver::amd(0, "gfx90a:sramecc+:xnack-", false);
         let found = gpus(&[], &[device.clone(), device]);
         assert_eq!(found, [("gfx90a".to_owned(), false)]);

@@ -136,7 +136,7 @@ pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) ->
     let fail = |why: String| Error::Launch { kernel: kernel.name.clone(), why };
     if args.len() != kernel.args.len() {
         return Err(fail(format!(
-            "{} arguments given, the code object takes {}",
+            "{} arguments given, but the code object has {}",
             args.len(),
             kernel.args.len()
         )));
@@ -146,7 +146,7 @@ pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) ->
         kernel.args.iter().map(|a| u64::from(a.offset) + u64::from(a.size)).max().unwrap_or(0);
     if total > MOST_BYTES {
         return Err(fail(format!(
-            "the code object says {total} bytes of arguments, no device takes more than \
+            "the code object has {total} bytes of arguments, but devices support at most \
              {MOST_BYTES}"
         )));
     }
@@ -165,14 +165,14 @@ pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) ->
                 _ => format!("{size} bytes"),
             };
             return Err(fail(format!(
-                "argument {i} is {}, the code object takes {takes} there",
+                "argument {i} is {}, but the code object expects {takes}",
                 arg.what()
             )));
         }
         let start = offset as usize;
         let slot = into
             .get_mut(start..start + size as usize)
-            .ok_or_else(|| fail(format!("argument {i} is outside")))?;
+            .ok_or_else(|| fail(format!("argument {i} is outside the argument block")))?;
         match arg {
             Arg::Buffer { address, .. } => slot.copy_from_slice(&address.to_le_bytes()),
             Arg::Null => slot.fill(0),
@@ -216,14 +216,14 @@ mod tests {
     fn wrong_argument_count_size_or_kind_is_named() {
         let mut bytes = Vec::new();
         for (args, word) in [
-            (vec![Arg::Null], "1 arguments given, the code object takes 3"),
+            (vec![Arg::Null], "1 arguments given, but the code object has 3"),
             (
                 args![Arg::Null, 1u64, 7u64].to_vec(),
-                "argument 1 is u64 (8 bytes), the code object takes 4 bytes",
+                "argument 1 is u64 (8 bytes), but the code object expects 4 bytes",
             ),
             (
                 args![3u64, 1u32, 7u64].to_vec(),
-                "argument 0 is u64 (8 bytes), the code object takes a buffer",
+                "argument 0 is u64 (8 bytes), but the code object expects a buffer",
             ),
             (args![Arg::Null, 1u32, Arg::Null].to_vec(), "argument 2 is a null buffer"),
         ] {

@@ -57,9 +57,13 @@ impl Engine {
             *lock(&shared.answers) = Some(answers);
             shared.ended.notify_all();
         };
-        let thread = std::thread::Builder::new().name("kjit compiles behind".into()).spawn(work);
-        thread
-            .map_err(|e| Error::Io { path: "a thread that compiles".into(), why: e.to_string() })?;
+        let thread = std::thread::Builder::new().name("kjit background compile".into()).spawn(work);
+        thread.map_err(|e| Error::Io {
+            path: "thread for background \
+            compiles"
+                .into(),
+            why: e.to_string(),
+        })?;
         Ok(behind)
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
         if let Some((path, _)) =
             packs.iter().find(|(_, archs)| archs.iter().any(|arch| target.runs(arch)))
         {
-            let why = "but not this kernel: it is of another model or another version of kjit";
+            let why = "but not this kernel: the pack is for a different model or version of kjit";
             return Some(format!("the pack {path} has {target}, {why}"));
         }
         let lacks = |(path, archs): &(_, BTreeSet<String>)| {

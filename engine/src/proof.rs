@@ -394,7 +394,7 @@ mod tests {
         )
         .unwrap()
         .at;
-        assert_eq!(at, None, "behind the run the mark is taken back");
+        assert_eq!(at, None, "the mark is cleared after the test");
         ended(first, at);
         let mut second = engine.verdicts(&device);
         assert!(second.new.is_empty() && second.known.is_empty() && second.careful);
@@ -423,6 +423,6 @@ mod tests {
         assert!(lagging.careful && !lagging.known.contains_key(&three));
         assert_eq!(before(true).known.get(&three).map(String::as_str), Some(ENDED));
         let elsewhere = DeviceInfo { pci: "another".to_owned(), ..device };
-        assert!(engine.verdicts(&elsewhere).careful, "no mark, and yet there are verdicts");
+        assert!(engine.verdicts(&elsewhere).careful, "verdicts exist, but the mark is missing");
     }
 }

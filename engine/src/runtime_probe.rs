@@ -93,9 +93,6 @@ impl Engine {
         let last =
             said.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim()));
         let how = status.signal().map_or_else(|| status.to_string(), |n| format!("signal {n}"));
-        Err(format!(
-            "{name} ends the process that asks it for devices ({how}){}",
-            last.unwrap_or_default()
-        ))
+        Err(format!("{name} crashes when it lists devices ({how}){}", last.unwrap_or_default()))
     }
 }

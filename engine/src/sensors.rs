@@ -1,5 +1,5 @@
 //! Reads the sensors of a working card from the system's files: clocks, power, temperature, link,
-//! and memory sizes. Only amdgpu has most of them; the link is every PCI device's.
+//! and memory sizes. Most exist only for amdgpu; every PCI device has the link.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The folder of PCI devices.
 pub const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// One reading; `None` where the system has no such file.
+/// One reading; `None` if the system has no such file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     /// The core's clock in MHz.
@@ -16,7 +16,7 @@ pub struct Reading {
     pub memory_mhz: Option<f64>,
     /// Power in W.
     pub watts: Option<f64>,
-    /// Temperature in °C: the hottest of the card's.
+    /// Temperature in °C of the card's hottest sensor.
     pub celsius: Option<f64>,
 }
 

@@ -358,7 +358,13 @@ impl Engine {
                 return Err(self.refused(job, prepared, toolchain, &ask, log));
             }
             ChildResponse::Compiled(Compiled::Broken { why }) => return Err(broken(why)),
-            ChildResponse::Probe(_) => return Err(broken("answered another question".to_owned())),
+            ChildResponse::Probe(_) => {
+                return Err(broken(
+                    "sent the wrong type of \
+            answer"
+                        .to_owned(),
+                ));
+            }
         };
         // If the library was replaced since its digest was computed, the key would be wrong.
         if self.inner.cache.file_digest(&toolchain.file).ok() != Some(toolchain.own) {
@@ -447,7 +453,7 @@ impl Engine {
     }
 }
 
-/// Whether this machine has everything that an entry needs. Unknown needs count as not met.
+/// Whether this machine meets all requirements of an entry. An unknown requirement is not met.
 fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
     needs.iter().all(|(need, value)| match need.as_str() {
         "driver" => {
@@ -472,7 +478,7 @@ fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Resul
             Err(Error::Corrupt {
                 kernel: job.source.name().to_owned(),
                 why: format!(
-                    "no kernel '{entry}' came out of the source; there are: {}",
+                    "the source defines no kernel '{entry}'; it defines: {}",
                     names.join(", ")
                 ),
             })

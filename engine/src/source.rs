@@ -111,7 +111,8 @@ impl Source {
         let mut found: BTreeMap<&str, &str> = BTreeMap::new();
         let mut open = vec![(self.main_file(), self.main_text())];
         while let Some((file, text)) = open.pop() {
-            // Every plan asks this for each kernel: lines without a '#' cost a search for bytes.
+            // Every plan calls this for each kernel, so lines without a '#' are skipped by a byte
+            // search.
             for (at, _) in text.match_indices('#') {
                 let Some(name) = quoted_include(text, at) else { continue };
                 if found.contains_key(name) || name == self.main_file() {
@@ -121,7 +122,7 @@ impl Source {
                     return Err(Error::Source {
                         kernel: self.name().to_owned(),
                         why: format!(
-                            "{file} line {}: #include \"{name}\" is not among the files given",
+                            "{file} line {}: the file of #include \"{name}\" is missing",
                             text.get(..at).unwrap_or_default().matches('\n').count() + 1
                         ),
                     });
@@ -164,8 +165,8 @@ impl Source {
     }
 }
 
-/// The name in `#include "name"`, with spaces where the preprocessor allows them, if that is the
-/// line whose `#` is at this place.
+/// The name in `#include "name"`, if the `#` at this offset begins such a line. Spaces are allowed
+/// as in the preprocessor.
 fn quoted_include(text: &str, at: usize) -> Option<&str> {
     let (before, behind) = (text.get(..at)?, text.get(at + 1..)?);
     let mut blank = before.bytes().rev().take_while(|byte| *byte != b'\n');

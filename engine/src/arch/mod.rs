@@ -43,7 +43,7 @@ impl Target {
         let known = ARCHS.iter().find(|a| a.id == id || a.specific == Some(id));
         let mut arch = known.or_else(|| family::row(id)).ok_or_else(|| {
             let known: Vec<&str> = ARCHS.iter().map(|a| a.specific.unwrap_or(a.id)).collect();
-            fail(format!("not an architecture that kjit knows; known: {}", known.join(" ")))
+            fail(format!("not an architecture that kjit supports; supported: {}", known.join(" ")))
         })?;
         let mut features: Vec<(&'static str, bool)> = Vec::new();
         let mut wave = None;
@@ -118,7 +118,7 @@ impl Target {
             .map(|(_, arch)| Target { arch, features: Vec::new(), wave: None })
             .ok_or_else(|| Error::Target {
                 asked: format!("sm_{asked}"),
-                why: "the device is older or newer than all that kjit knows".to_owned(),
+                why: "kjit supports no architecture with this major version".to_owned(),
             })
     }
 
@@ -236,8 +236,7 @@ impl Target {
             let on = self.feature(name).ok_or_else(|| Error::Target {
                 asked: self.to_string(),
                 why: format!(
-                    "the kernel asks for the feature flag '{name}', which this target \
-                    does not state"
+                    "the kernel needs the feature flag '{name}', which this target does not state"
                 ),
             })?;
             id.push(':');

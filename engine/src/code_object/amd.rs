@@ -22,7 +22,12 @@ const MOST_DEPTH: usize = 16;
 
 /// The kernels of a code object, sorted by name, or the reason why the bytes are invalid.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
-    let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("no ELF file: {e}"))?;
+    let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| {
+        format!(
+            "not an ELF file: \
+    {e}"
+        )
+    })?;
     let note = metadata(&file)?;
     let mut rest = note;
     let root = rmpv::decode::read_value_ref_with_max_depth(&mut rest, MOST_DEPTH)
@@ -98,7 +103,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         }
         let (offset, size) = (value(".offset")?, value(".size")?);
         if offset.checked_add(size).is_none_or(|end| end > block) {
-            return Err(wrong(&format!("is outside the {block} bytes of all arguments")));
+            return Err(wrong(&format!("is outside the argument block of {block} bytes")));
         }
         let kind = match word {
             "global_buffer" if size == 8 => Some(ArgKind::Buffer),

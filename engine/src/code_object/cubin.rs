@@ -24,7 +24,12 @@ const RESERVED_SHARED: u64 = 1024;
 
 /// The kernels of a cubin, sorted by name, or the reason why the bytes are invalid.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
-    let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("no ELF file: {e}"))?;
+    let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| {
+        format!(
+            "not an ELF file: \
+    {e}"
+        )
+    })?;
     let names: HashMap<u32, &str> = file
         .symbols()
         .filter_map(|s| Some((u32::try_from(s.index().0).ok()?, s.name().ok()?)))
@@ -95,7 +100,7 @@ fn kernel_attributes(data: &[u8], info: &mut KernelInfo) -> Result<(), String> {
         match number {
             KPARAM_INFO => {
                 let (Some(place), Some(flags)) = (word(value, 4), word(value, 8)) else {
-                    return Err("argument description cut short".to_owned());
+                    return Err("truncated argument description".to_owned());
                 };
                 let ordinal = (place & 0xffff) as u16;
                 // Bits 18 to 31 are the size. Arguments above 4 KiB store more bits in another
@@ -116,7 +121,7 @@ fn kernel_attributes(data: &[u8], info: &mut KernelInfo) -> Result<(), String> {
     ordinals.sort_by_key(|(ordinal, _)| *ordinal);
     for (expected, (ordinal, _)) in ordinals.iter().enumerate() {
         if usize::from(*ordinal) != expected {
-            return Err(format!("argument {expected} is described not at all or twice"));
+            return Err(format!("argument {expected} is missing or described twice"));
         }
     }
     info.args = ordinals.into_iter().map(|(_, a)| a).collect();
@@ -141,7 +146,7 @@ impl<'a> Iterator for Attributes<'a> {
                 Some(split) => split,
                 None => {
                     self.0 = &[];
-                    return Some(Err("attribute cut short".to_owned()));
+                    return Some(Err("truncated attribute".to_owned()));
                 }
             },
         };
@@ -161,7 +166,7 @@ impl<'a> Iterator for Attributes<'a> {
                 None => {
                     self.0 = &[];
                     Some(Err(format!(
-                        "attribute {number:#x} says {len} bytes, {} are there",
+                        "attribute {number:#x} needs {len} bytes, but {} remain",
                         rest.len()
                     )))
                 }

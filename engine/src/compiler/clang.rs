@@ -163,7 +163,7 @@ impl ClangCompiler {
             let plain =
                 Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
             if !plain {
-                return Err(format!("the file name '{name}' is not a plain relative one"));
+                return Err(format!("the file name '{name}' is not a plain relative path"));
             }
             let file = folder.path().join(name);
             file.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|e| e.to_string())?;
@@ -237,7 +237,7 @@ fn in_source(log: &str) -> bool {
 
 fn first_error(log: &str) -> String {
     let line = log.lines().find(|l| l.contains("error")).or_else(|| log.lines().next());
-    line.unwrap_or("it said nothing").trim().to_owned()
+    line.unwrap_or("no output").trim().to_owned()
 }
 
 impl Backend for ClangCompiler {
@@ -247,10 +247,7 @@ impl Backend for ClangCompiler {
         let version = said.split_once("clang version ").map(|(_, v)| v).unwrap_or_default();
         let mut numbers = version.split(['.', ' ', '-']).map(|n| n.parse::<u32>().ok());
         let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
-            return Err(format!(
-                "it is not a clang: {}",
-                said.lines().next().unwrap_or("it says nothing")
-            ));
+            return Err(format!("not a clang: {}", said.lines().next().unwrap_or("no output")));
         };
         if major < OLDEST {
             return Err(format!("clang {major}.{minor} is older than {OLDEST}"));

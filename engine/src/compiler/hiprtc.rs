@@ -109,7 +109,7 @@ impl HiprtcLibrary {
 
     fn run(&self, request: &Request) -> Result<Compiled, String> {
         let terminated = |what: &str, text: &str| {
-            CString::new(text).map_err(|_| format!("{what} has a zero byte"))
+            CString::new(text).map_err(|_| format!("{what} contains a zero byte"))
         };
         let told = |error: hip_sys::Error| error.to_string();
         let source = terminated("the source", &request.source)?;

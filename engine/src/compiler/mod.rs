@@ -29,6 +29,6 @@ pub(crate) fn open(kind: &str, file: &Path) -> Result<Box<dyn Backend>, String> 
         "nvrtc" => Ok(Box::new(nvrtc::NvrtcLibrary::open(file)?)),
         "hiprtc" => Ok(Box::new(hiprtc::HiprtcLibrary::open(file)?)),
         "clang" => Ok(Box::new(clang::ClangCompiler::open(file)?)),
-        other => Err(format!("no compiler of the kind '{other}' in this build")),
+        other => Err(format!("this build has no compiler '{other}'")),
     }
 }

@@ -124,7 +124,7 @@ macro_rules! functions {
                 // CUDA 11.2, and the library is never closed.
                 unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
                     // SAFETY: the caller gives the type that the vendor's header declares.
-                    unsafe { library.get::<T>(name.as_bytes()) }.map(|s| *s).map_err(|_| format!("it lacks {name}"))
+                    unsafe { library.get::<T>(name.as_bytes()) }.map(|s| *s).map_err(|_| format!("the function {name} is missing"))
                 }
                 // SAFETY: the signatures are those of nvrtc.h, and the library is never closed.
                 unsafe {
@@ -179,7 +179,7 @@ impl NvrtcLibrary {
         // SAFETY: returns a static, terminated string for every code.
         let text = unsafe { (self.functions.nvrtcGetErrorString)(code) };
         let says = if text.is_null() {
-            "an error without a name".into()
+            "unknown error".into()
         } else {
             // SAFETY: not null, static and terminated.
             unsafe { CStr::from_ptr(text) }.to_string_lossy()
@@ -189,7 +189,7 @@ impl NvrtcLibrary {
 
     fn run(&self, request: &Request) -> Result<Compiled, String> {
         let terminated = |what: &str, text: &str| {
-            CString::new(text).map_err(|_| format!("{what} has a zero byte"))
+            CString::new(text).map_err(|_| format!("{what} contains a zero byte"))
         };
         let f = &self.functions;
         let source = terminated("the source", &request.source)?;
@@ -239,9 +239,7 @@ impl NvrtcLibrary {
         self.check("nvrtcCompileProgram", code).map_err(|why| format!("{why} {log}"))?;
         let code = self.bytes("cubin", &made, f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)?;
         if code.is_empty() {
-            return Err(
-                "nvrtc made no machine code (the architecture is a virtual one?)".to_owned()
-            );
+            return Err("nvrtc generated no machine code (is the architecture virtual?)".to_owned());
         }
         Ok(Compiled::Code { code, log })
     }

@@ -62,7 +62,7 @@ fn read_frame(from: &mut impl Read) -> std::io::Result<Option<Fields>> {
     }
     let count = u32::from_le_bytes(count);
     if count > MOST_FIELDS {
-        return Err(broken("a frame of too many fields"));
+        return Err(broken("a frame has too many fields"));
     }
     let mut fields = Vec::new();
     let mut total = 0u64;
@@ -72,11 +72,11 @@ fn read_frame(from: &mut impl Read) -> std::io::Result<Option<Fields>> {
         let len = u64::from_le_bytes(len);
         total = total.saturating_add(len);
         if total > MOST_BYTES {
-            return Err(broken("a frame that is too long"));
+            return Err(broken("a frame is too long"));
         }
         let mut field = Vec::new();
         if from.take(len).read_to_end(&mut field)? as u64 != len {
-            return Err(broken("a frame cut short"));
+            return Err(broken("a frame is truncated"));
         }
         fields.push(field);
     }
@@ -114,14 +114,18 @@ impl ChildRequest {
         let mut next = || fields.next().unwrap_or_else(|| Err("a field is missing".to_owned()));
         let hello = next()?;
         if hello != HELLO {
-            return Err(format!("the other side is '{hello}', this one '{HELLO}'"));
+            return Err(format!("the other process speaks '{hello}', this process '{HELLO}'"));
         }
         let (op, kind, file) = (next()?, next()?, next()?);
         match op.as_str() {
             "probe" => Ok(Some(ChildRequest::Probe { kind, file })),
             "compile" => {
                 let (main, source, count) = (next()?, next()?, next()?);
-                let count: u32 = count.parse().map_err(|_| "no number of headers".to_owned())?;
+                let count: u32 = count.parse().map_err(|_| {
+                    "the number of headers is \
+                invalid"
+                        .to_owned()
+                })?;
                 let mut headers = Vec::new();
                 for _ in 0..count.min(MOST_FIELDS) {
                     headers.push((next()?, next()?));

@@ -225,7 +225,7 @@ fn ready(
                 ChildResponse::Compiled(_) => {
                     return Err(Error::Io {
                         path: file.clone(),
-                        why: "answered another question".to_owned(),
+                        why: "sent the wrong type of answer".to_owned(),
                     });
                 }
             }

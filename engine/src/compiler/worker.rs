@@ -138,7 +138,7 @@ impl Workers {
                 Ok(answered) => Ok(answered),
                 Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
                 Err(Failed { failure: Failure::Slow, log }) => {
-                    told("died, and hung when tried again".to_owned(), &log)
+                    told("died, and the second attempt hung".to_owned(), &log)
                 }
                 Err(Failed { failure: Failure::Died(how), log }) => {
                     told(format!("{how}, twice"), &log)
@@ -180,7 +180,7 @@ impl Workers {
             |why: std::io::Error| Error::NoProcess { why: format!("{}: {why}", program.display()) };
         let temporary = |e: std::io::Error| Error::NoProcess {
             why: format!(
-                "{} takes no temporary files: {e}; let TMPDIR name a folder that can be written",
+                "cannot write temporary files to {}: {e}; set TMPDIR to a writable folder",
                 std::env::temp_dir().display()
             ),
         };
@@ -249,8 +249,8 @@ impl Workers {
         }
         Err(Error::NoProcess {
             why: format!(
-                "it runs in a child process: call kjit_engine::child_main() first in main, or \
-                 install {}",
+                "the compiler runs in a child process: call kjit_engine::child_main() first in \
+                 main, or install {}",
                 tried.join(" or ")
             ),
         })
@@ -272,9 +272,11 @@ impl Worker {
             Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => {
                 Err(Failure::Died(self.how_it_ended()))
             }
-            Ok(Err(why)) => {
-                Err(Failure::Died(format!("answered nonsense ({why}); {}", self.how_it_ended())))
-            }
+            Ok(Err(why)) => Err(Failure::Died(format!(
+                "sent an invalid answer ({why}); \
+                {}",
+                self.how_it_ended()
+            ))),
             Err(RecvTimeoutError::Timeout) => Err(Failure::Slow),
         }
     }
@@ -310,7 +312,7 @@ impl Worker {
 fn ended(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("was killed by signal {signal}{}", signal_name(signal)),
-        (None, Some(code)) => format!("ended by itself with code {code}"),
+        (None, Some(code)) => format!("exited with code {code}"),
         (None, None) => "ended".to_owned(),
     }
 }

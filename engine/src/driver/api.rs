@@ -177,7 +177,7 @@ pub(crate) trait RawDevice: Send + Sync {
         Err(Fault {
             call: "a copy between devices",
             code: 0,
-            says: "the engine has none for this vendor: copy through the host".to_owned(),
+            says: "not supported for this vendor: copy through the host".to_owned(),
             kind: FaultKind::Other,
         })
     }

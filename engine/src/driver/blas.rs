@@ -21,9 +21,9 @@ impl Device {
     pub fn blas(&self) -> Result<Blas> {
         let none = || Error::NoLibrary {
             library: format!("a matrix library for {}", self.target().vendor().name()),
-            why: "the engine has a route to AMD's rocBLAS only".to_owned(),
+            why: "the engine supports only AMD's rocBLAS".to_owned(),
             tried: Vec::new(),
-            package: "kjit's own kernels do without one".to_owned(),
+            package: "kjit's own kernels do not need it".to_owned(),
         };
         let raw = self.raw().blas().unwrap_or_else(|| Err(none()))?;
         Ok(Blas { device: self.clone(), raw })
@@ -57,7 +57,7 @@ impl Blas {
             let size = usize::try_from(u64::from(rows) * u64::from(cols)).unwrap_or(usize::MAX);
             if len != size || size == 0 {
                 return Err(Error::Buffer(format!(
-                    "{name} has {len} values, {rows} × {cols} are needed"
+                    "{name} has {len} values, but {rows} × {cols} are needed"
                 )));
             }
         }

@@ -95,7 +95,7 @@ impl Device {
             package: search.package.to_owned(),
         };
         if nvidia && std::env::var(MULTICAST).as_deref() != Ok("0") {
-            return Err(none(format!("it is opened with {MULTICAST}=0 only: set that"), vec![]));
+            return Err(none(format!("set {MULTICAST}=0: other values are not supported"), vec![]));
         }
         let wheels = || match nvidia {
             true => python_sites().iter().map(|site| site.join(nccl_sys::WHEEL_FOLDER)).collect(),
@@ -116,7 +116,7 @@ impl Device {
         if !(OLDEST..=NEWEST).contains(&version) {
             let place = nccl.opened().place.display();
             return Err(none(
-                format!("{place} says that it is version code {version}; 2.11 or newer is needed"),
+                format!("{place} has version code {version}, but 2.11 or newer is needed"),
                 vec![],
             ));
         }
@@ -188,7 +188,7 @@ impl CollectiveLibrary {
             match told.recv_timeout(Duration::from_millis(50)) {
                 Ok(joined) => break joined,
                 Err(RecvTimeoutError::Disconnected) => {
-                    break Err(failed("its thread ended early".to_owned()));
+                    break Err(failed("the thread of the call ended early".to_owned()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -313,10 +313,13 @@ impl Stream {
     ) -> Result<()> {
         self.here(&all.inner.library.device, "the rank")?;
         self.here(from.memory().device(), "a part")?;
-        self.here(to.memory().device(), "the place of the parts")?;
+        self.here(to.memory().device(), "the output of the all-gather")?;
         if from.len().checked_mul(all.inner.ranks).is_none_or(|all| all > to.len()) {
             let (each, ranks, room) = (from.len(), all.inner.ranks, to.len());
-            return Err(Error::Buffer(format!("{ranks} parts of {each} values do not fit {room}")));
+            return Err(Error::Buffer(format!(
+                "all-gather: {ranks} × {each} values do not fit in \
+            {room}"
+            )));
         }
         let memory = [from.shared(), to.shared()];
         let used = MemoryUse::of(self, memory.into_iter(), std::iter::empty())?;

@@ -302,7 +302,10 @@ impl Stream {
         if to == from {
             Ok(())
         } else {
-            Err(Error::Buffer(format!("{call}: {from} values into {to}")))
+            Err(Error::Buffer(format!(
+                "{call}: the source has {from} values, the destination \
+            {to}"
+            )))
         }
     }
 

@@ -83,7 +83,7 @@ impl Inventory {
             .take_while(|label| *label != preferred)
             .collect();
         (!before.is_empty())
-            .then(|| format!("{} passed over: a processor's own GPU", before.join(", ")))
+            .then(|| format!("{} is not used: an integrated GPU", before.join(", ")))
     }
 
     /// The reason why there is no GPU, in one line: for each vendor, with the variables that hide
@@ -93,7 +93,7 @@ impl Inventory {
         self.none.iter().cloned().chain(self.warnings()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Warnings about settings that may do harm, one sentence each.
+    /// Warnings about settings that may cause errors, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let set =
@@ -103,8 +103,8 @@ impl Inventory {
             if let Some(row) = device.target.as_ref().and_then(Target::stands_in) {
                 let (label, id) = (device.label(), device.target.as_ref().map_or("", Target::id));
                 warnings.push(format!(
-                    "{label}: kjit has no row for {id}; its kernels are made for {id} with what \
-                     holds for all of {row}'s family, and tuned for none"
+                    "{label}: {id} is not in kjit's table; its kernels are compiled for {id} with \
+                     the common properties of {row}'s family, and are not tuned"
                 ));
             }
         }
@@ -123,8 +123,8 @@ impl Inventory {
         }
         if let (Some(hip), Some(rocr)) = (set("HIP_VISIBLE_DEVICES"), set("ROCR_VISIBLE_DEVICES")) {
             warnings.push(format!(
-                "ROCR_VISIBLE_DEVICES={rocr} chooses first, and HIP_VISIBLE_DEVICES={hip} counts \
-                 among what it leaves"
+                "ROCR_VISIBLE_DEVICES={rocr} is applied first; HIP_VISIBLE_DEVICES={hip} numbers \
+                 the remaining devices"
             ));
         }
         warnings

@@ -32,9 +32,9 @@ impl Contexts {
                 let held = |f: Fault| {
                     // Objects that cannot be dropped keep the context of an abandoned device.
                     let then = if f.call == LEFT {
-                        "a new process has it again"
+                        "start a new process to use it again"
                     } else {
-                        "drop all that was made on it, then open it again"
+                        "drop all of its objects, then open it again"
                     };
                     Fault { says: format!("{}; {then}", f.says), ..f }
                 };
@@ -56,7 +56,7 @@ impl Context {
     /// Refuses all further calls, because work on the device does not end, and freeing anything
     /// would wait for it.
     pub fn leave(&self) {
-        let says = "it was left with work that does not end".to_owned();
+        let says = "it was abandoned because its work does not end".to_owned();
         let _ = self.0.set(Fault { call: LEFT, code: 0, says, kind: FaultKind::Lost });
     }
 
@@ -90,11 +90,15 @@ mod tests {
         a.note(fault(FaultKind::Lost));
         assert_eq!(b.check().unwrap_err().code, 700);
         assert!(contexts.join(1, none).unwrap().check().is_ok(), "another device");
-        assert!(contexts.join(0, none).unwrap_err().says.contains("drop all"), "it is still held");
+        assert!(
+            contexts.join(0, none).unwrap_err().says.contains("drop all"),
+            "an object still \
+        uses it"
+        );
         drop((a, b));
         assert!(
             contexts.join(0, || Err(fault(FaultKind::Lost))).is_err(),
-            "one that cannot be renewed"
+            "an abandoned device cannot be renewed"
         );
         let mut renewed = 0;
         let c = contexts

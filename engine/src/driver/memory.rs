@@ -258,10 +258,7 @@ impl Device {
 /// Bytes of `len` values.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
     len.checked_mul(size_of::<T>()).map(|n| n as u64).ok_or_else(|| {
-        Error::Buffer(format!(
-            "{len} values of {} bytes are more than can be addressed",
-            size_of::<T>()
-        ))
+        Error::Buffer(format!("{len} values of {} bytes exceed the address space", size_of::<T>()))
     })
 }
 
@@ -328,7 +325,7 @@ impl<T> DeviceBuffer<T> {
             || !self.address().is_multiple_of(align_of::<U>() as u64)
         {
             return Err(Error::Buffer(format!(
-                "{} bytes at {:#x} are no whole, aligned values of {size} bytes",
+                "{} bytes at {:#x} are not a whole number of aligned values of {size} bytes",
                 self.bytes(),
                 self.address()
             )));
@@ -351,8 +348,9 @@ pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usi
     };
     match (start, end) {
         (Some(start), Some(end)) if start <= end && end <= len => Ok((start, end)),
-        _ => {
-            Err(Error::Buffer(format!("a slice {start:?}..{end:?} of {len} values does not exist")))
-        }
+        _ => Err(Error::Buffer(format!(
+            "the slice {start:?}..{end:?} is outside the buffer of \
+            {len} values"
+        ))),
     }
 }

@@ -209,7 +209,7 @@ pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
         None => (asked, 0),
     };
     if REFUSED.contains(&word) {
-        return Err(fail("kjit has no driver for it; there are cuda:N, rocm:N and cpu".to_owned()));
+        return Err(fail("not supported; use cuda:N, rocm:N or cpu".to_owned()));
     }
     let mut reasons = Vec::new();
     for row in DRIVERS.iter().filter(|row| word == row.word || word == "auto") {
@@ -221,10 +221,7 @@ pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
         }
     }
     if reasons.is_empty() {
-        return Err(fail(format!(
-            "no driver of that name in this build; there are {}",
-            names().join(", ")
-        )));
+        return Err(fail(format!("this build has no such driver; it has {}", names().join(", "))));
     }
     Err(fail(reasons.join("; ")))
 }

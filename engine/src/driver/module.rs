@@ -50,7 +50,7 @@ impl Device {
         };
         if !self.target().runs(code.compile_id()) {
             return Err(fail(format!(
-                "it was compiled for {}, the device is {}",
+                "it was compiled for {}, but the device is {}",
                 code.compile_id(),
                 self.target()
             )));
@@ -61,8 +61,8 @@ impl Device {
             let (major, minor) = self.info().driver;
             match fault.kind {
                 FaultKind::BadImage => fail(format!(
-                    "the driver ({major}.{minor}) does not take code made by {}: {} (code {}); \
-                     update the driver, or use a compiler that is not newer than it",
+                    "the driver ({major}.{minor}) refuses code of {}: {} (code {}); update the \
+                     driver, or use a compiler that is not newer than the driver",
                     code.compiler(),
                     fault.says,
                     fault.code

@@ -155,7 +155,11 @@ impl<T: Pod> PinnedBuffer<T> {
     /// [`Error::Buffer`] if the index is outside the buffer.
     pub fn peek(&self, index: usize) -> Result<T> {
         if index >= self.len {
-            return Err(Error::Buffer(format!("value {index} of {}", self.len)));
+            return Err(Error::Buffer(format!(
+                "index {index} is outside the buffer of {} \
+            values",
+                self.len
+            )));
         }
         // SAFETY: inside the buffer, aligned, plain old data; volatile, since the device may write
         // it at any time.

@@ -54,7 +54,7 @@ impl Pool {
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         let asked = bytes_of::<T>(len)?;
         let size = class(asked)
-            .ok_or_else(|| Error::Buffer(format!("{asked} bytes cannot be addressed")))?;
+            .ok_or_else(|| Error::Buffer(format!("{asked} bytes exceed the address space")))?;
         let (address, size) = self.block(size)?;
         let home = OwnerPool { pool: Arc::clone(&self.inner), foreign: Mutex::default() };
         Ok(DeviceBuffer::over(Memory::pooled(&self.inner.device, address, size, home), 0, len))
@@ -141,7 +141,7 @@ impl Arena {
     pub fn room<T>(len: usize) -> Result<u64> {
         bytes_of::<T>(len)?
             .checked_next_multiple_of(ALIGN)
-            .ok_or_else(|| Error::Buffer(format!("{len} values cannot be addressed")))
+            .ok_or_else(|| Error::Buffer(format!("{len} values exceed the address space")))
     }
 
     /// The next `len` values, aligned to 256 bytes.
@@ -157,7 +157,7 @@ impl Arena {
         let (Some(end), true) = (end, *used + bytes_of::<T>(len)? <= self.memory.bytes()) else {
             let left = self.memory.bytes().saturating_sub(*used);
             return Err(Error::Buffer(format!(
-                "the arena has {left} of {} bytes left, asked {room}",
+                "the arena is too small: {left} of {} bytes are free, {room} are needed",
                 self.memory.bytes()
             )));
         };

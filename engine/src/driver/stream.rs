@@ -155,7 +155,7 @@ impl Stream {
             return Ok(());
         }
         Err(Error::Buffer(format!(
-            "{what} is on {}, the stream on {}",
+            "{what} is on {}, but the stream is on {}",
             other.label(),
             self.device().label()
         )))
@@ -244,15 +244,23 @@ impl Stream {
         let arch = self.device().target().arch();
         let most = u64::from(info.max_threads.unwrap_or(u32::MAX).min(arch.max_threads));
         if shape.threads() == 0 || shape.blocks() == 0 {
-            return fail(format!("an empty grid or block: {:?} of {:?}", shape.grid, shape.block));
+            return fail(format!(
+                "the grid or block is empty: grid {:?}, block \
+            {:?}",
+                shape.grid, shape.block
+            ));
         }
         if shape.threads() > most {
-            return fail(format!("{} threads a block, it takes {most} at most", shape.threads()));
+            return fail(format!(
+                "{} threads per block, but the kernel supports at most \
+            {most}",
+                shape.threads()
+            ));
         }
         let shared = u64::from(shape.shared) + u64::from(info.shared);
         if shared > u64::from(arch.shared_per_block) {
             return fail(format!(
-                "{shared} bytes of shared memory a block, the device has {}",
+                "{shared} bytes of shared memory per block, but the device has {}",
                 arch.shared_per_block
             ));
         }
@@ -263,8 +271,8 @@ impl Stream {
             let all = u64::from(each) * u64::from(self.device().info().units);
             if !self.device().info().cooperative || shape.blocks() > all {
                 return fail(format!(
-                    "a cooperative grid of {} blocks; {all} fit the device at once ({each} on \
-                     each of {} units)",
+                    "a cooperative grid of {} blocks is too large: {all} blocks can be resident \
+                     ({each} on each of {} units)",
                     shape.blocks(),
                     self.device().info().units
                 ));

@@ -177,7 +177,7 @@ fn driver_refusal_of_newer_code_reports_both_versions() {
     Engine::new(config(&cache)).cache().put(&maker.cache().list()[0].key, &entry);
     let none = dir.path().join("no-such-nvrtc");
     let text = told_with(dir.path(), &[("TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
-    let line = error_with(&text, "does not take code");
+    let line = error_with(&text, "refuses code of");
     let (major, minor) = compiler.version;
     for word in
         ["'saxpy'", "cuda:0", "(12.4)", &format!("nvrtc {major}.{minor}"), "update the driver"]

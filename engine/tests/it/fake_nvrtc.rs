@@ -91,7 +91,7 @@ fn nvrtc_failure_is_reported_with_its_log() {
     let text = goes_wrong("option");
     assert!(text.contains("nvrtcCompileProgram: as the test wants it (code 5)"), "{text}");
     let text = goes_wrong("nothing");
-    assert!(text.contains("nvrtc made no machine code"), "{text}");
+    assert!(text.contains("nvrtc generated no machine code"), "{text}");
 }
 
 #[test]

@@ -117,10 +117,10 @@ fn the_doctor_names_the_traps_of_a_processors_gpu_and_of_an_old_card() {
         let output = kjit().arg("doctor").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         for (name, mend) in [
-            ("gfx90c", "kjit compiles for the chip itself"),
-            ("gfx101x", "kjit needs none of these libraries"),
+            ("gfx90c", "kjit compiles for this chip"),
+            ("gfx101x", "kjit does not need these libraries"),
             ("two GPUs", "HIP_VISIBLE_DEVICES"),
-            ("comgr's cache", "unset it"),
+            ("comgr's cache", "unset the variable"),
         ] {
             let line = text.lines().find(|l| l.starts_with(&format!("note {name}: ")));
             assert!(line.is_some_and(|l| l.contains(mend)), "{name}: {text}");

@@ -136,7 +136,7 @@ impl Cuda {
         // SAFETY: writes a pointer to a static string, or null for an unknown code.
         unsafe { (self.symbols.cuGetErrorString)(code, &mut text) };
         let says = if text.is_null() {
-            "an error that this driver does not name".to_owned()
+            "unknown error".to_owned()
         } else {
             // SAFETY: not null, so it is the driver's static, terminated string.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()

@@ -148,8 +148,8 @@ impl HipRuntime {
         Err(last.unwrap_or_else(|| Fault {
             call: "hipGetDeviceProperties",
             code: 0,
-            says: "no struct layout that kjit knows has a gfx architecture: the runtime is newer \
-                 than kjit"
+            says: "no known struct layout contains a gfx architecture: the runtime is newer than \
+            kjit"
                 .to_owned(),
             kind: FaultKind::Other,
         }))

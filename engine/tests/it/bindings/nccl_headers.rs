@@ -23,7 +23,7 @@ fn text(include: &str, stream: &str) -> String {
     text
 }
 
-fn held(folder: &Path, include: &str, stream: &str) {
+fn check_against(folder: &Path, include: &str, stream: &str) {
     let text = text(include, stream);
     let check = |text: &str| check::compile(folder, text);
     check(&text).unwrap_or_else(|e| panic!("{e}"));
@@ -34,7 +34,7 @@ fn held(folder: &Path, include: &str, stream: &str) {
 #[test]
 fn rccl_bindings_match_header() {
     let Some(folder) = check::headers("rccl/rccl.h") else { return };
-    held(&folder, "#include <rccl/rccl.h>", "hipStream_t");
+    check_against(&folder, "#include <rccl/rccl.h>", "hipStream_t");
 }
 
 #[test]
@@ -46,5 +46,5 @@ fn nccl_bindings_match_header() {
     let alone = tempfile::tempdir().unwrap();
     std::fs::write(alone.path().join("nccl.h"), lines.join("\n")).unwrap();
     let cuda = "#include <cstddef>\nstruct CUstream_st;\ntypedef CUstream_st* cudaStream_t;\n";
-    held(alone.path(), &format!("{cuda}#include <nccl.h>"), "cudaStream_t");
+    check_against(alone.path(), &format!("{cuda}#include <nccl.h>"), "cudaStream_t");
 }
