@@ -175,8 +175,7 @@ fn lost_device_is_reported_and_reopened() {
             );
             // Page-locked memory must not be freed while its owner uses it.
             assert!(
-                lost(b.engine.device("rocm:0").unwrap_err())
-                    .contains("drop all of its objects")
+                lost(b.engine.device("rocm:0").unwrap_err()).contains("drop all of its objects")
             );
             pinned.write(|to| to.fill(7)).unwrap();
             drop((b, stream, x, pinned, saxpy));
