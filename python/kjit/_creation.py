@@ -34,7 +34,7 @@ def arange(
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: builtins.bool | None = None
 ) -> Tensor:
-    """A tensor of a tensor, number, nested list, NumPy array, or anything with DLPack or a buffer.
+    """Converts a tensor, number, nested list, NumPy array, or object with DLPack or a buffer.
 
     What another library owns is copied, since a tensor's values do not change. ``copy=False``
     raises where a copy is needed.
@@ -46,7 +46,7 @@ def asarray(
         out = obj if same else _kjit.astype(obj, dtype, True)
         out = out if device in (None, obj.device) else out.to_device(device)
         if copy is False and out is not obj:
-            raise ValueError("asarray: another dtype or device needs a copy")
+            raise ValueError("asarray: a different dtype or device needs a copy")
         return _kjit.copy(out) if copy else out
     if copy is False:
         raise ValueError("asarray: copy=False needs a kjit.Tensor")
@@ -61,7 +61,7 @@ def asarray(
 
 
 def _plain(values: Any) -> Any:
-    """Sequences as lists, tensors inside as numbers or lists."""
+    """Converts sequences to lists, and tensors inside them to numbers or lists."""
     if isinstance(values, (list, tuple)):
         return [_plain(v) for v in values]
     if isinstance(values, Tensor) or hasattr(values, "tolist"):
@@ -70,7 +70,7 @@ def _plain(values: Any) -> Any:
 
 
 def empty(shape: Shape, *, dtype: Any = None, device: str | None = None) -> Tensor:
-    """A tensor of zeros: memory is not left as it was."""
+    """A tensor of zeros. The memory is always cleared."""
     return zeros(shape, dtype=dtype, device=device)
 
 
@@ -95,7 +95,7 @@ def eye(
 
 
 def _inside(k: int, *sizes: int) -> int:
-    """The diagonal's number, one beyond a matrix as the first beyond."""
+    """The number of a diagonal, clamped to the first diagonal outside the matrix."""
     most = sum(sizes) + 1
     return max(-most, min(k, most))
 
@@ -103,7 +103,7 @@ def _inside(k: int, *sizes: int) -> int:
 def from_dlpack(
     x: Any, /, *, device: str | None = None, copy: builtins.bool | None = None
 ) -> Tensor:
-    """A tensor of another library's array. ``copy=False`` shares its memory.
+    """Converts an array of another library. ``copy=False`` shares its memory.
 
     Memory of the CPU is read; other libraries copy theirs there. Whoever shares memory must not
     write it: kjit takes values as fixed.
@@ -114,14 +114,14 @@ def from_dlpack(
 def full(
     shape: Shape, fill_value: Number, *, dtype: Any = None, device: str | None = None
 ) -> Tensor:
-    """``fill_value`` in every element."""
+    """A tensor with ``fill_value`` in every element."""
     return _kjit.full(shape, fill_value, dtype, device)
 
 
 def full_like(
     x: Tensor, /, fill_value: Number, *, dtype: Any = None, device: str | None = None
 ) -> Tensor:
-    """``fill_value`` in the shape of ``x``."""
+    """A tensor with ``fill_value`` in every element, in the shape of ``x``."""
     return _kjit.full(x.shape, fill_value, dtype or x.dtype, device or x.device)
 
 
@@ -135,16 +135,16 @@ def linspace(
     device: str | None = None,
     endpoint: builtins.bool = True,
 ) -> Tensor:
-    """``num`` values from ``start`` to ``stop``, evenly apart: shape (num,)."""
+    """``num`` evenly spaced values from ``start`` to ``stop``: shape (num,)."""
     return _kjit.linspace(start, stop, num, dtype, device, endpoint)
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """Coordinates of vectors: each of shape (len(a), len(b), …), for "xy" (len(b), len(a), …)."""
+    """Coordinate grids of vectors, of shape (len(a), len(b), …), for "xy" (len(b), len(a), …)."""
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing '{indexing}' is not valid; use xy or ij")
     if any(a.ndim != 1 for a in arrays):
-        raise ValueError("meshgrid takes tensors of one axis")
+        raise ValueError("meshgrid needs tensors with one axis")
     if any(a.dtype != arrays[0].dtype for a in arrays):
         raise ValueError("meshgrid: the tensors have different dtypes")
     order = list(range(len(arrays)))
@@ -162,7 +162,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Ones."""
+    """A tensor of ones."""
     return _kjit.full(shape, 1, dtype or _kjit.float32, device)
 
 
@@ -172,17 +172,17 @@ def ones_like(x: Tensor, /, *, dtype: Any = None, device: str | None = None) -> 
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Zeros above the ``k``-th diagonal of (…, rows, columns)."""
+    """Sets the elements above the ``k``-th diagonal of (…, rows, columns) to zero."""
     return _kjit.triangle(x, False, _inside(k, *x.shape[-2:]))
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Zeros below the ``k``-th diagonal of (…, rows, columns)."""
+    """Sets the elements below the ``k``-th diagonal of (…, rows, columns) to zero."""
     return _kjit.triangle(x, True, _inside(k, *x.shape[-2:]))
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Zeros."""
+    """A tensor of zeros."""
     return _kjit.full(shape, 0, dtype or _kjit.float32, device)
 
 
@@ -192,7 +192,7 @@ def zeros_like(x: Tensor, /, *, dtype: Any = None, device: str | None = None) ->
 
 
 def manual_seed(seed: int) -> None:
-    """Starts the random numbers anew: the same seed gives the same ones on every device."""
+    """Seeds the random numbers. A seed gives the same numbers on every device."""
     _kjit.manual_seed(seed)
 
 
@@ -201,12 +201,12 @@ def _sizes(shape: tuple[Any, ...]) -> Any:
 
 
 def rand(*shape: Any, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Uniform in [0, 1)."""
+    """Uniform random numbers in [0, 1)."""
     return _kjit.random("rand", _sizes(shape), dtype or _kjit.float32, device)
 
 
 def randn(*shape: Any, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Normal: mean 0, deviation 1."""
+    """Normal random numbers with mean 0 and standard deviation 1."""
     return _kjit.random("randn", _sizes(shape), dtype or _kjit.float32, device)
 
 
@@ -218,7 +218,7 @@ def randint(
     dtype: Any = None,
     device: str | None = None,
 ) -> Tensor:
-    """Integers from ``low`` to before ``high``; with one bound from 0."""
+    """Random integers in [low, high); with one argument in [0, low)."""
     if high is None:
         low, high = 0, low
     return _kjit.random("randint", size, dtype or _kjit.int64, device, low, high)

@@ -1,4 +1,4 @@
-"""Devices by name, and what the namespace has: one program runs on all of them."""
+"""Devices by name, and the capabilities of the namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _kjit.use_worker(os.environ.get("KJIT_CC", os.path.join(os.path.dirname(__file__
 
 
 def set_device(device: str) -> None:
-    """Where new tensors are made: ``cpu``, ``cuda``, ``cuda:0``, ``rocm:1``.
+    """Sets the default device of new tensors: ``cpu``, ``cuda``, ``cuda:0``, ``rocm:1``.
 
     Raises where there is no such device: a GPU is never replaced by the CPU.
     """
@@ -20,7 +20,7 @@ def set_device(device: str) -> None:
 
 
 def get_device() -> str:
-    """Where new tensors are made."""
+    """The default device of new tensors."""
     return _kjit.get_device()
 
 
@@ -30,7 +30,7 @@ def device_info(device: str | None = None) -> dict[str, Any]:
 
 
 def device_count(kind: str = "cuda") -> int:
-    """How many devices of a kind this process sees: ``cuda``, ``rocm``, ``cpu``."""
+    """Number of devices of a kind that this process sees: ``cuda``, ``rocm``, ``cpu``."""
     return _kjit.device_count(kind)
 
 
@@ -40,7 +40,7 @@ def is_available(kind: str = "cuda") -> builtins.bool:
 
 
 def synchronize(device: str | None = None) -> None:
-    """Waits for all work on a device; raises what an earlier kernel did wrong."""
+    """Waits for all work on a device; raises the errors of earlier kernels."""
     _kjit.synchronize(device)
 
 
@@ -63,12 +63,12 @@ rocm_is_available = is_rocm_available
 
 
 def rocm_device_count() -> int:
-    """How many AMD GPUs this process sees."""
+    """Number of AMD GPUs that this process sees."""
     return device_count("rocm")
 
 
 def rocm_get_device_info(index: int = 0) -> dict[str, Any]:
-    """What an AMD GPU is."""
+    """Properties of an AMD GPU."""
     return device_info(f"rocm:{index}")
 
 
@@ -78,18 +78,18 @@ def get_device_type() -> str:
 
 
 def print_device_info(device: str | None = None) -> None:
-    """Prints what a device is, a line for each fact."""
+    """Prints the properties of a device, one per line."""
     for name, value in device_info(device).items():
         print(f"{name}: {value}")
 
 
 def to_device(x: Any, device: str) -> Any:
-    """A tensor's elements on another device."""
+    """Copies a tensor to another device."""
     return x.to_device(device)
 
 
 class _Info:
-    """What ``__array_namespace_info__`` gives."""
+    """The result of ``__array_namespace_info__``."""
 
     def capabilities(self) -> dict[str, Any]:
         return {
@@ -125,5 +125,5 @@ class _Info:
 
 
 def __array_namespace_info__() -> _Info:
-    """Dtypes, devices and capabilities, as the array API asks for them."""
+    """Dtypes, devices and capabilities, as defined by the array API."""
     return _Info()

@@ -1,4 +1,4 @@
-"""Dtypes: what they hold, what two become, which kinds they are."""
+"""Dtypes: limits, promotion and kinds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _KINDS = {
 
 
 class finfo_object(NamedTuple):
-    """Limits of a floating-point dtype; of a complex one those of its parts."""
+    """Limits of a floating-point dtype; of a complex dtype the limits of its real dtype."""
 
     bits: int
     eps: float
@@ -75,7 +75,7 @@ def _dtype_of(x: Any) -> Any:
 
 
 def finfo(type: Any, /) -> finfo_object:
-    """Limits of a floating-point dtype, or of a tensor's."""
+    """Limits of a floating-point dtype, or of a tensor's dtype."""
     own = _dtype_of(type)
     part = {"complex64": float32, "complex128": float64}.get(own.name, own)
     if part.name not in _FLOATS:
@@ -85,7 +85,7 @@ def finfo(type: Any, /) -> finfo_object:
 
 
 def iinfo(type: Any, /) -> iinfo_object:
-    """Limits of an integer dtype, or of a tensor's."""
+    """Limits of an integer dtype, or of a tensor's dtype."""
     own = _dtype_of(type)
     bits = own.itemsize * 8
     if own in _SIGNED:
@@ -96,7 +96,7 @@ def iinfo(type: Any, /) -> iinfo_object:
 
 
 def isdtype(dtype: Any, kind: Any) -> builtins.bool:
-    """Whether a dtype is another, or of a kind: ``"integral"``, or a tuple of kinds."""
+    """Whether a dtype equals another dtype, or has a kind: ``"integral"``, or a tuple of kinds."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str):
@@ -107,7 +107,7 @@ def isdtype(dtype: Any, kind: Any) -> builtins.bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> Any:
-    """The dtype that all of these become together."""
+    """The common dtype of these tensors and dtypes by promotion."""
     dtypes: list[Any] = []
     numbers: list[Any] = []
     for x in arrays_and_dtypes:
@@ -125,7 +125,7 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
 
 
 def can_cast(from_: Any, to: Any, /) -> builtins.bool:
-    """Whether promotion takes the first dtype to the second."""
+    """Whether promotion can convert the first dtype to the second."""
     try:
         return builtins.bool(_kjit.promote(_dtype_of(from_), _dtype_of(to)) == _dtype_of(to))
     except TypeError:
@@ -135,7 +135,7 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
 def astype(
     x: Tensor, dtype: Any, /, *, copy: builtins.bool = True, device: str | None = None
 ) -> Tensor:
-    """The same values in another dtype. Floats become integers toward zero."""
+    """Casts to another dtype. Floats are truncated toward zero to integers."""
     out = _kjit.astype(x, dtype, copy)
     return out if device is None else out.to_device(device)
 

@@ -13,7 +13,7 @@ Operand = Tensor | bool | int | float | complex
 
 
 def abs(x: Tensor, /) -> Tensor:
-    """Size of each element. Complex: real result."""
+    """Absolute value. The result of a complex tensor is real."""
     return _kjit.unary("abs", x)
 
 
@@ -48,12 +48,12 @@ def atanh(x: Tensor, /) -> Tensor:
 
 
 def bitwise_invert(x: Tensor, /) -> Tensor:
-    """Every bit turned; of bools the opposite."""
+    """Inverts every bit; logical not for bools."""
     return _kjit.unary("bitwise_invert", x)
 
 
 def ceil(x: Tensor, /) -> Tensor:
-    """The least integer not below each element."""
+    """The smallest integer that is not less than each element."""
     return _kjit.unary("ceil", x)
 
 
@@ -73,27 +73,27 @@ def exp(x: Tensor, /) -> Tensor:
 
 
 def expm1(x: Tensor, /) -> Tensor:
-    """exp(x) - 1, exact near 0."""
+    """exp(x) - 1, accurate near 0."""
     return _kjit.unary("expm1", x)
 
 
 def floor(x: Tensor, /) -> Tensor:
-    """The greatest integer not above each element."""
+    """The largest integer that is not greater than each element."""
     return _kjit.unary("floor", x)
 
 
 def isfinite(x: Tensor, /) -> Tensor:
-    """Neither infinite nor NaN: bool."""
+    """Whether each element is neither infinite nor NaN: bool."""
     return _kjit.unary("isfinite", x)
 
 
 def isinf(x: Tensor, /) -> Tensor:
-    """Infinite: bool."""
+    """Whether each element is infinite: bool."""
     return _kjit.unary("isinf", x)
 
 
 def isnan(x: Tensor, /) -> Tensor:
-    """NaN: bool."""
+    """Whether each element is NaN: bool."""
     return _kjit.unary("isnan", x)
 
 
@@ -103,7 +103,7 @@ def log(x: Tensor, /) -> Tensor:
 
 
 def log1p(x: Tensor, /) -> Tensor:
-    """log(1 + x), exact near 0."""
+    """log(1 + x), accurate near 0."""
     return _kjit.unary("log1p", x)
 
 
@@ -123,7 +123,7 @@ def negative(x: Tensor, /) -> Tensor:
 
 
 def round(x: Tensor, /) -> Tensor:
-    """The nearest integer, halves to the even one."""
+    """The nearest integer; ties go to the even integer."""
     return _kjit.unary("round", x)
 
 
@@ -133,7 +133,7 @@ def sign(x: Tensor, /) -> Tensor:
 
 
 def signbit(x: Tensor, /) -> Tensor:
-    """Whether the sign bit is set, of -0.0 too: bool."""
+    """Whether the sign bit is set (also for -0.0): bool."""
     return _kjit.unary("signbit", x)
 
 
@@ -178,17 +178,17 @@ def atan2(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def bitwise_and(x1: Operand, x2: Operand, /) -> Tensor:
-    """Bits set in both."""
+    """Bitwise and."""
     return _kjit.binary("bitwise_and", x1, x2)
 
 
 def bitwise_left_shift(x1: Operand, x2: Operand, /) -> Tensor:
-    """x1 * 2**x2; 0 where x2 is not below the width."""
+    """x1 * 2**x2; 0 if x2 is not less than the width in bits."""
     return _kjit.binary("bitwise_left_shift", x1, x2)
 
 
 def bitwise_or(x1: Operand, x2: Operand, /) -> Tensor:
-    """Bits set in one or both."""
+    """Bitwise or."""
     return _kjit.binary("bitwise_or", x1, x2)
 
 
@@ -198,17 +198,17 @@ def bitwise_right_shift(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def bitwise_xor(x1: Operand, x2: Operand, /) -> Tensor:
-    """Bits set in exactly one."""
+    """Bitwise exclusive or."""
     return _kjit.binary("bitwise_xor", x1, x2)
 
 
 def copysign(x1: Operand, x2: Operand, /) -> Tensor:
-    """Size of x1, sign of x2."""
+    """Magnitude of x1 with the sign of x2."""
     return _kjit.binary("copysign", x1, x2)
 
 
 def divide(x1: Operand, x2: Operand, /) -> Tensor:
-    """Quotient. Integers in float32."""
+    """Quotient. Integers are divided in float32."""
     return _kjit.binary("divide", x1, x2)
 
 
@@ -218,7 +218,7 @@ def equal(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def floor_divide(x1: Operand, x2: Operand, /) -> Tensor:
-    """floor(x1 / x2). Integers: 0 where x2 is 0."""
+    """floor(x1 / x2). For integers 0 if x2 is 0."""
     return _kjit.binary("floor_divide", x1, x2)
 
 
@@ -233,7 +233,7 @@ def greater_equal(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def hypot(x1: Operand, x2: Operand, /) -> Tensor:
-    """sqrt(x1**2 + x2**2), without running over."""
+    """sqrt(x1**2 + x2**2), without overflow."""
     return _kjit.binary("hypot", x1, x2)
 
 
@@ -248,17 +248,17 @@ def less_equal(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def logaddexp(x1: Operand, x2: Operand, /) -> Tensor:
-    """log(exp(x1) + exp(x2)), without running over."""
+    """log(exp(x1) + exp(x2)), without overflow."""
     return _kjit.binary("logaddexp", x1, x2)
 
 
 def maximum(x1: Operand, x2: Operand, /) -> Tensor:
-    """The greater one; NaN if one is."""
+    """The greater element; NaN if either is NaN."""
     return _kjit.binary("maximum", x1, x2)
 
 
 def minimum(x1: Operand, x2: Operand, /) -> Tensor:
-    """The lesser one; NaN if one is."""
+    """The lesser element; NaN if either is NaN."""
     return _kjit.binary("minimum", x1, x2)
 
 
@@ -283,7 +283,7 @@ def pow(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def remainder(x1: Operand, x2: Operand, /) -> Tensor:
-    """What floor_divide leaves: sign of x2. Integers: 0 where x2 is 0."""
+    """Remainder of floor_divide, with the sign of x2. For integers 0 if x2 is 0."""
     return _kjit.binary("remainder", x1, x2)
 
 
@@ -300,7 +300,7 @@ def clip(
 
 
 def conj(x: Tensor, /) -> Tensor:
-    """The complex conjugate; a real tensor is its own."""
+    """The complex conjugate; real tensors are unchanged."""
     return _kjit.part("conj", x)
 
 
@@ -310,38 +310,38 @@ def imag(x: Tensor, /) -> Tensor:
 
 
 def real(x: Tensor, /) -> Tensor:
-    """The real part; a real tensor is its own."""
+    """The real part; real tensors are unchanged."""
     return _kjit.part("real", x)
 
 
 def _logical(name: str, x: Operand) -> Operand:
     if isinstance(x, Tensor) and x.dtype != _kjit.bool:
-        raise TypeError(f"{name} takes bools, got {x.dtype.name}")
+        raise TypeError(f"{name} needs bool tensors, got {x.dtype.name}")
     return x
 
 
 def logical_and(x1: Operand, x2: Operand, /) -> Tensor:
-    """Both, of bools."""
+    """Logical and of bools."""
     return _kjit.binary("bitwise_and", _logical("logical_and", x1), _logical("logical_and", x2))
 
 
 def logical_not(x: Tensor, /) -> Tensor:
-    """The opposite of bools."""
+    """Logical not of bools."""
     return _kjit.unary("bitwise_invert", _logical("logical_not", x))
 
 
 def logical_or(x1: Operand, x2: Operand, /) -> Tensor:
-    """One or both, of bools."""
+    """Logical or of bools."""
     return _kjit.binary("bitwise_or", _logical("logical_or", x1), _logical("logical_or", x2))
 
 
 def logical_xor(x1: Operand, x2: Operand, /) -> Tensor:
-    """Exactly one, of bools."""
+    """Logical exclusive or of bools."""
     return _kjit.binary("bitwise_xor", _logical("logical_xor", x1), _logical("logical_xor", x2))
 
 
 def positive(x: Tensor, /) -> Tensor:
-    """x itself."""
+    """Returns x."""
     return +x
 
 

@@ -10,7 +10,7 @@ from ._kjit import Tensor
 
 
 def escape(text: str) -> str:
-    """A text inside of XML."""
+    """Escapes a string for XML."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -110,7 +110,7 @@ class Explanation:
 def explain(
     x: Tensor, *, svg: str | os.PathLike[str] | None = None, show: bool = True
 ) -> Explanation:
-    """Computes a tensor and tells which operations went into which launch.
+    """Computes a tensor and reports the operations of each launch.
 
     Prints the text unless ``show`` is false, and writes the picture to ``svg``. What was computed
     before is memory that was there. On the CPU a launch is a pass over the elements.

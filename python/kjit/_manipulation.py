@@ -12,52 +12,52 @@ from ._elementwise import Operand
 
 
 def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
-    """Each tensor in the shape that all broadcast to."""
+    """Broadcasts all tensors to their common shape."""
     shape = broadcast_shapes(*(a.shape for a in arrays))
     return tuple(_kjit.broadcast_to(a, shape) for a in arrays)
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that all broadcast to."""
+    """The common shape to which the shapes broadcast."""
     return _kjit.broadcast_shapes([list(s) for s in shapes])
 
 
 def broadcast_to(x: Tensor, /, shape: tuple[int, ...]) -> Tensor:
-    """x in a shape that its own broadcasts to; a view."""
+    """Broadcasts x to a shape; a view."""
     return _kjit.broadcast_to(x, shape)
 
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
-    """Tensors behind each other along an axis; with ``None`` their elements in one."""
+    """Concatenates tensors along an axis; with ``None`` they are flattened first."""
     if axis is None:
         return _kjit.concat([_kjit.reshape(a, [-1]) for a in arrays], 0, False)
     return _kjit.concat(list(arrays), axis, False)
 
 
 def expand_dims(x: Tensor, /, axis: int | tuple[int, ...]) -> Tensor:
-    """New axes of size 1 at these places of the result; a view."""
+    """Adds axes of size 1 at these positions of the result; a view."""
     return _kjit.expand_dims(x, axis)
 
 
 def flip(x: Tensor, /, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """Backwards along these axes, or all; a view."""
+    """Reverses these axes, or all; a view."""
     return _kjit.flip(x, axis)
 
 
 def moveaxis(
     x: Tensor, source: int | tuple[int, ...], destination: int | tuple[int, ...], /
 ) -> Tensor:
-    """Axes from ``source`` moved to ``destination``, the others in their order; a view."""
+    """Moves axes from ``source`` to ``destination``; the other axes keep their order; a view."""
     return _kjit.moveaxis(x, source, destination)
 
 
 def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
-    """Axes in another order; a view."""
+    """Permutes the axes; a view."""
     return _kjit.permute(x, list(axes))
 
 
 def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
-    """Each element so many times behind itself; without an axis of all elements in one."""
+    """Repeats each element; without an axis the tensor is flattened first."""
     if axis is None:
         x, axis = _kjit.reshape(x, [-1]), 0
     times = repeats.tolist() if isinstance(repeats, Tensor) else repeats
@@ -79,7 +79,7 @@ def roll(
     *,
     axis: int | tuple[int, ...] | None = None,
 ) -> Tensor:
-    """Elements moved on along axes, the last ones to the front; without an axis over all in one."""
+    """Rotates axes: the last elements move to the front. Without an axis the flattened tensor."""
     if axis is None:
         shift = sum(shift) if isinstance(shift, tuple) else shift
         return _kjit.reshape(_kjit.roll(_kjit.reshape(x, [-1]), shift, 0), list(x.shape))
@@ -93,27 +93,27 @@ def roll(
 
 
 def squeeze(x: Tensor, /, axis: int | tuple[int, ...]) -> Tensor:
-    """Without these axes of size 1; a view."""
+    """Removes these axes of size 1; a view."""
     return _kjit.squeeze(x, axis)
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
-    """Tensors of one shape behind each other along a new axis."""
+    """Joins tensors of one shape along a new axis."""
     return _kjit.concat(list(arrays), axis, True)
 
 
 def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
-    """The whole, so many times along each axis."""
+    """Repeats the whole tensor along each axis."""
     return _kjit.tile(x, list(repetitions))
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """Each slice of an axis on its own; views."""
+    """Splits an axis into its slices; views."""
     return _kjit.unstack(x, axis)
 
 
 def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
-    """The slices of an axis that indices of shape (n,) name."""
+    """Gathers slices of an axis by indices of shape (n,)."""
     if axis is None:
         if x.ndim != 1:
             raise ValueError(f"take: axis is required for {x.ndim} dimensions")
@@ -139,7 +139,7 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
 def tensordot(
     x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Tensor:
-    """Sum of products over the last axes of x1 and the first of x2, or over those named."""
+    """Sum of products over the last axes of x1 and the first axes of x2, or over given axes."""
     if isinstance(axes, int):
         if axes < 0 or axes > min(x1.ndim, x2.ndim):
             raise ValueError(f"tensordot: {axes} axes of {x1.shape} and {x2.shape}")
@@ -153,7 +153,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 def where(condition: Tensor, x1: Operand, x2: Operand, /) -> Tensor:
-    """x1 where the condition (bool) holds, else x2."""
+    """Elements of x1 if the condition (bool) is true, otherwise of x2."""
     return _kjit.where_(condition, x1, x2)
 
 
@@ -163,17 +163,17 @@ def scatter_add(x: Tensor, axis: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def scatter(x: Tensor, axis: int, index: Tensor, src: Tensor) -> Tensor:
-    """A copy of x with ``src`` written along an axis at ``index``; of several the last counts."""
+    """A copy of x with ``src`` written along an axis at ``index``; the last of several writes wins."""
     return _kjit.scatter(x, axis, index, src, False)
 
 
 def gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
-    """``x[index[i, j], j]`` for axis 0, and so on: torch's name of ``take_along_axis``."""
+    """``x[index[i, j], j]`` for axis 0, and so on: torch's name for ``take_along_axis``."""
     return _kjit.take(x, index, axis, True)
 
 
 def pad(x: Tensor, pairs: Sequence[tuple[int, int]], value: Any = 0) -> Tensor:
-    """``value`` before and behind each axis: a pair of numbers for each."""
+    """Pads each axis with ``value``: a pair of widths (before, after) for each axis."""
     return _kjit.pad(x, list(pairs), value)
 
 

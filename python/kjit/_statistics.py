@@ -13,34 +13,34 @@ Axes = int | tuple[int, ...] | None
 
 
 def all(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Whether every element is not zero; True without elements."""
+    """Whether every element is nonzero; True for no elements."""
     return _kjit.reduce("all", x, axis, keepdims)
 
 
 def any(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """Whether any element is not zero; False without elements."""
+    """Whether any element is nonzero; False for no elements."""
     return _kjit.reduce("any", x, axis, keepdims)
 
 
 def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
-    """Place of the first greatest element, the first NaN before all: int64."""
+    """Index of the first greatest element, or of the first NaN: int64."""
     return _kjit.arg_extreme(x, axis, keepdims, True)
 
 
 def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
-    """Place of the first least element, the first NaN before all: int64."""
+    """Index of the first least element, or of the first NaN: int64."""
     return _kjit.arg_extreme(x, axis, keepdims, False)
 
 
 def argsort(
     x: Tensor, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
 ) -> Tensor:
-    """Indices that sort an axis, always stable; NaN last, when descending first: int64."""
+    """Indices that sort an axis, always stable; NaN last (first if descending): int64."""
     return _kjit.sort(x, axis, descending, True)
 
 
 def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """How many elements are not zero: int64."""
+    """Number of nonzero elements: int64."""
     return _kjit.reduce("count_nonzero", x, axis, keepdims)
 
 
@@ -52,7 +52,7 @@ def cumulative_prod(
     dtype: Any = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
-    """Product of all elements of an axis so far."""
+    """Cumulative product along an axis."""
     return _kjit.cumulative(x, True, axis, dtype, include_initial)
 
 
@@ -64,7 +64,7 @@ def cumulative_sum(
     dtype: Any = None,
     include_initial: builtins.bool = False,
 ) -> Tensor:
-    """Sum of all elements of an axis so far. Integers and bools in 64 bits."""
+    """Cumulative sum along an axis. Integers and bools are summed in 64 bits."""
     return _kjit.cumulative(x, False, axis, dtype, include_initial)
 
 
@@ -77,49 +77,49 @@ def diff(
     prepend: Tensor | None = None,
     append: Tensor | None = None,
 ) -> Tensor:
-    """Difference of neighbours along an axis, ``n`` times."""
+    """Differences of neighbours along an axis, applied ``n`` times."""
     if n < 0:
-        raise ValueError(f"diff: n is {n}, below 0")
+        raise ValueError(f"diff: n must not be negative, got {n}")
     parts = [p for p in (prepend, x, append) if p is not None]
     return _kjit.diff(_kjit.concat(parts, axis, False) if len(parts) > 1 else x, axis, n)
 
 
 def isin(x1: Operand, x2: Operand, /, *, invert: builtins.bool = False) -> Tensor:
-    """Whether each element of x1 is in x2: bool, in the shape of x1."""
+    """Whether each element of x1 occurs in x2: bool, in the shape of x1."""
     return _kjit.isin(x1, x2, invert)
 
 
 def max(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """The greatest element; NaN if one is. Raises without elements."""
+    """The greatest element; NaN if any is NaN. Raises for no elements."""
     return _kjit.reduce("max", x, axis, keepdims)
 
 
 def mean(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """The mean; NaN without elements. Integers in float32."""
+    """The mean; NaN for no elements. Integers are averaged in float32."""
     return _kjit.reduce("mean", x, axis, keepdims)
 
 
 def min(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """The least element; NaN if one is. Raises without elements."""
+    """The least element; NaN if any is NaN. Raises for no elements."""
     return _kjit.reduce("min", x, axis, keepdims)
 
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
-    """The indices, a tensor for each axis, of elements that are not zero: int64."""
+    """The indices of nonzero elements, one tensor for each axis: int64."""
     return _kjit.nonzero(x)
 
 
 def prod(
     x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: builtins.bool = False
 ) -> Tensor:
-    """The product; 1 without elements. Integers and bools in 64 bits."""
+    """The product; 1 for no elements. Integers and bools are multiplied in 64 bits."""
     return _kjit.reduce("prod", x, axis, keepdims, dtype)
 
 
 def searchsorted(
     x1: Tensor, x2: Operand, /, *, side: str = "left", sorter: Tensor | None = None
 ) -> Tensor:
-    """Where in the sorted list x1 each x2 belongs, before (right: behind) equals: int64."""
+    """Insertion index of each x2 in the sorted x1, before (right: after) equal elements: int64."""
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side '{side}' is not valid; use left or right")
     return _kjit.searchsorted(x1, x2, side == "right", sorter)
@@ -128,7 +128,7 @@ def searchsorted(
 def sort(
     x: Tensor, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
 ) -> Tensor:
-    """Sorted along an axis, always stable; NaN last, when descending first."""
+    """Sorts along an axis, always stable; NaN last (first if descending)."""
     return _kjit.sort(x, axis, descending, False)
 
 
@@ -142,24 +142,24 @@ def std(
 def sum(
     x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: builtins.bool = False
 ) -> Tensor:
-    """The sum; 0 without elements. Integers and bools in 64 bits."""
+    """The sum; 0 for no elements. Integers and bools are summed in 64 bits."""
     return _kjit.reduce("sum", x, axis, keepdims, dtype)
 
 
 def var(
     x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: builtins.bool = False
 ) -> Tensor:
-    """Mean square of the distance from the mean, of n - ``correction``."""
+    """Sum of squared distances from the mean, divided by n - ``correction``."""
     return _kjit.variance(x, axis, correction, keepdims, False)
 
 
 def logsumexp(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
-    """log(sum(exp(x))), without running over."""
+    """log(sum(exp(x))), without overflow."""
     return _kjit.reduce("logsumexp", x, axis, keepdims)
 
 
 class UniqueAll(NamedTuple):
-    """What ``unique_all`` finds."""
+    """The result of ``unique_all``."""
 
     values: Tensor
     indices: Tensor
@@ -168,36 +168,36 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What ``unique_counts`` finds."""
+    """The result of ``unique_counts``."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What ``unique_inverse`` finds."""
+    """The result of ``unique_inverse``."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 def unique_all(x: Tensor, /) -> UniqueAll:
-    """Distinct elements, sorted; first places; each element's number; counts. NaN are distinct."""
+    """Sorted distinct values, their first indices, inverse indices, counts. Each NaN is distinct."""
     return UniqueAll(*_kjit.unique(x))
 
 
 def unique_counts(x: Tensor, /) -> UniqueCounts:
-    """Distinct elements, sorted, and how many there are of each."""
+    """Sorted distinct values, and the number of each."""
     values, _, _, counts = _kjit.unique(x)
     return UniqueCounts(values, counts)
 
 
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
-    """Distinct elements, sorted, and each element's number, in the shape of x."""
+    """Sorted distinct values, and the index of each element's value, in the shape of x."""
     values, _, inverse, _ = _kjit.unique(x)
     return UniqueInverse(values, inverse)
 
 
 def unique_values(x: Tensor, /) -> Tensor:
-    """Distinct elements, sorted."""
+    """Sorted distinct values."""
     return _kjit.unique(x)[0]

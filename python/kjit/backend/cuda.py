@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: how many there are, what they are, and their memory."""
+"""NVIDIA GPUs: number, properties and memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """How many NVIDIA GPUs this process sees."""
+    """Number of NVIDIA GPUs that this process sees."""
     return _device.device_count("cuda")
 
 

@@ -1,4 +1,4 @@
-"""AMD GPUs: how many there are, what they are, and their memory."""
+"""AMD GPUs: number, properties and memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """How many AMD GPUs this process sees."""
+    """Number of AMD GPUs that this process sees."""
     return _device.device_count("rocm")
 
 

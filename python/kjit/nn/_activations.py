@@ -21,7 +21,7 @@ class ReLU(Module):
 
 
 class LeakyReLU(Module):
-    """x above 0, ``negative_slope`` · x below, of any shape."""
+    """x if x > 0, otherwise ``negative_slope`` · x, of any shape."""
 
     def __init__(self, negative_slope: float = 0.01, inplace: builtins.bool = False) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """x above 0, ``alpha`` · (exp(x) - 1) below, of any shape."""
+    """x if x > 0, otherwise ``alpha`` · (exp(x) - 1), of any shape."""
 
     def __init__(self, alpha: float = 1.0, inplace: builtins.bool = False) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Tanh(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution's share below x; ``approximate="tanh"`` as torch has it."""
+    """x times the normal distribution function at x; ``approximate="tanh"`` as in torch."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Layers with torch's arguments. Weights begin as torch's do: uniform, by the number of inputs."""
+"""Layers with torch's arguments. Initial weights have torch's distribution."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _pair(value: Sizes, n: int) -> tuple[int, ...]:
 
 
 class Identity(Module):
-    """x, of any shape."""
+    """Returns x, of any shape."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Identity(Module):
 
 
 class Dropout(Identity):
-    """x: nothing is dropped in inference."""
+    """Returns x, because dropout has no effect in inference."""
 
     def __init__(self, p: float = 0.5, inplace: builtins.bool = False) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Dropout(Identity):
 
 
 class Flatten(Module):
-    """(n, a, b, …) → (n, a · b · …): the axes from ``start_dim`` to ``end_dim`` become one."""
+    """(n, a, b, …) → (n, a · b · …): merges the axes from ``start_dim`` to ``end_dim``."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """x / sqrt(mean(x**2) + eps) over the last axes; eps by default the dtype's own."""
+    """x / sqrt(mean(x**2) + eps) over the last axes; the default eps is the dtype's."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What layers have in common: tensors and parts by name, in torch's names and order."""
+"""The base class of layers: tensors and submodules by name, with torch's names and order."""
 
 from __future__ import annotations
 
@@ -57,29 +57,29 @@ class Module:
             object.__delattr__(self, name)
 
     def _tensor(self, name: str, value: Tensor | None) -> None:
-        """Sets a tensor, or that there is none: a layer without bias."""
+        """Sets a tensor; ``None`` if the layer does not have it, such as a bias."""
         self._tensors[name] = value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's result; a subclass defines it."""
+        """Computes the result. Subclasses must define this method."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all parts of it, with their names: ``layer1.0.conv1``."""
+        """This module and all submodules, with their names: ``layer1.0.conv1``."""
         yield prefix, self
         for name, part in self._modules.items():
             yield from part.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Module]:
-        """This module and all parts of it."""
+        """This module and all submodules."""
         for _, part in self.named_modules():
             yield part
 
     def children(self) -> Iterator[Module]:
-        """The parts that are attributes of this module."""
+        """The direct submodules of this module."""
         yield from self._modules.values()
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -102,7 +102,7 @@ class Module:
     def load_state_dict(
         self, state: Mapping[str, Any], strict: builtins.bool = True
     ) -> tuple[list[str], list[str]]:
-        """Takes tensors (or arrays of other libraries) by name, in the dtype and on the device
+        """Loads tensors (or arrays of other libraries) by name, in the dtype and on the device
         that the module's own have.
 
         Returns the names that ``state`` lacks and those that the module lacks. With ``strict`` such
@@ -135,12 +135,12 @@ class Module:
         return missing, unexpected
 
     def load(self, file: str | os.PathLike[str], strict: builtins.bool = True) -> Module:
-        """Takes the tensors of a ``.safetensors`` or ``.npz`` file by name; returns the module."""
+        """Loads the tensors of a ``.safetensors`` or ``.npz`` file by name; returns the module."""
         from .._interchange import load
 
         state = load(file)
         if isinstance(state, Tensor):
-            raise ValueError(f"load: {file} holds one tensor without a name")
+            raise ValueError(f"load: {file} contains one tensor without a name")
         self.load_state_dict(state, strict)
         return self
 
@@ -163,7 +163,7 @@ class Module:
         return self.to(_kjit.float16)
 
     def eval(self) -> Module:
-        """The module itself: it is always for inference."""
+        """Returns the module: it is always in inference mode."""
         return self
 
     def train(self, mode: builtins.bool = True) -> Module:
@@ -193,7 +193,7 @@ def _few(names: list[str]) -> str:
 
 
 class Sequential(Module):
-    """Layers one after the other. Functions are layers, too."""
+    """Applies layers in sequence. A function can be a layer."""
 
     def __init__(self, *layers: Module | Callable[[Tensor], Tensor] | Mapping[str, Module]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""PyTorch's names for what networks are made of. Inference only: there are no gradients.
+"""Operations of neural networks with PyTorch's names. Inference only: there are no gradients.
 
 Shapes are torch's: (n, channels, …) for convolutions and pools, (…, rows, width) for attention.
 """
@@ -40,7 +40,7 @@ def tanh(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x times the normal distribution's share below x; ``approximate="tanh"`` as torch has it."""
+    """x times the normal distribution function at x; ``approximate="tanh"`` as in torch."""
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate '{approximate}' is not valid; use none or tanh")
     return _kjit.activation("gelu_tanh" if approximate == "tanh" else "gelu", x)
@@ -52,29 +52,29 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
 
 
 def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """log(softmax(x)), without running over."""
+    """log(softmax(x)), without overflow."""
     return _kjit.softmax(x, dim, True)
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x above 0, ``negative_slope`` · x below, of any shape."""
+    """x if x > 0, otherwise ``negative_slope`` · x, of any shape."""
     return _kjit.where_(x > 0.0, x, x * negative_slope)
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x above 0, ``alpha`` · (exp(x) - 1) below, of any shape."""
+    """x if x > 0, otherwise ``alpha`` · (exp(x) - 1), of any shape."""
     return _kjit.where_(x > 0.0, x, _kjit.unary("expm1", x) * alpha)
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta · x)) / beta; x where beta · x is above ``threshold``."""
+    """log(1 + exp(beta · x)) / beta; x if beta · x is above ``threshold``."""
     far = x * beta
     near = _kjit.unary("log1p", _kjit.unary("exp", _kjit.clip(far, None, threshold))) / beta
     return _kjit.where_(far > threshold, x, near)
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """The axes from ``start_dim`` to ``end_dim`` as one."""
+    """Merges the axes from ``start_dim`` to ``end_dim`` into one."""
     first, last = start_dim % max(x.ndim, 1), end_dim % max(x.ndim, 1)
     if x.ndim == 0:
         return _kjit.reshape(x, [1])
@@ -88,7 +88,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def dropout(x: Tensor, p: float = 0.5, training: builtins.bool = False) -> Tensor:
-    """x: nothing is dropped in inference. Raises for ``training=True``."""
+    """Returns x, because dropout has no effect in inference. Raises for ``training=True``."""
     if training:
         raise NotImplementedError("dropout: kjit is for inference only")
     return x
@@ -100,7 +100,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def embedding(input: Tensor, weight: Tensor) -> Tensor:
-    """Rows of a table (rows, width) by integers of any shape → (…, width)."""
+    """Gathers rows of a table (rows, width) by integer indices of any shape → (…, width)."""
     return _kjit.embedding(input, weight)
 
 
@@ -118,7 +118,7 @@ def layer_norm(
 def rms_norm(
     x: Tensor, normalized_shape: Sizes, weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """x / sqrt(mean(x**2) + eps) over the last axes; eps by default the dtype's own."""
+    """x / sqrt(mean(x**2) + eps) over the last axes; the default eps is the dtype's."""
     if eps is None:
         from .._dtypes import finfo
 
@@ -147,7 +147,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """(n, channels, …) by mean and variance (channels,) that are given."""
+    """Normalises (n, channels, …) by the given mean and variance (channels,)."""
     if training:
         raise NotImplementedError("batch_norm: kjit is for inference only")
     return _kjit.batch_norm(x, running_mean, running_var, weight, bias, eps)
@@ -167,11 +167,11 @@ def _conv(
         out = _conv(n, _kjit.expand_dims(x, 0), weight, bias, stride, padding, dilation, groups)
         return _kjit.squeeze(out, 0)
     if x.ndim != n + 2:
-        raise ValueError(f"conv{n}d takes {n + 2} axes, or {n + 1}, got {x.shape}")
+        raise ValueError(f"conv{n}d needs a tensor of {n + 2} or {n + 1} axes, got shape {x.shape}")
     steps, wide = _list(stride, n), _list(dilation, n)
     if padding == "same":
         if any(s != 1 for s in steps):
-            raise ValueError("conv: padding 'same' goes with stride 1")
+            raise ValueError("conv: padding 'same' needs stride 1")
         reach = [d * (k - 1) for d, k in zip(wide, weight.shape[2:])]
         x = _kjit.pad(x, [(0, 0), (0, 0)] + [(r // 2, r - r // 2) for r in reach], 0)
         padding = 0
@@ -362,7 +362,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """-(t log p + (1 - t) log(1 - p)) of probabilities."""
+    """-(t log p + (1 - t) log(1 - p)) of probabilities p and targets t."""
     return _kjit.pair_loss("bce", input, target, reduction)
 
 
@@ -387,5 +387,5 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """The loss of scores (n, classes, …): classes as integers, or probabilities of each."""
+    """The loss of scores (n, classes, …). Targets are integer classes or class probabilities."""
     return _kjit.class_loss(True, input, target, weight, ignore_index, reduction)
