@@ -47,11 +47,11 @@ typedef enum {
   KJIT_VALUE = 3,
   // An axis or an index is out of range.
   KJIT_INDEX = 4,
-  // There is no such device, it lacks a compiler, or it failed; operands on two devices.
+  // The device does not exist, has no compiler, or failed; or operands are on two devices.
   KJIT_DEVICE = 5,
   // Out of memory.
   KJIT_MEMORY = 6,
-  // The operation is not there on this device.
+  // The operation is not implemented on this device.
   KJIT_ABSENT = 7,
   // An error inside kjit; please report it.
   KJIT_INSIDE = 8,
@@ -64,33 +64,34 @@ typedef struct KjitTensor KjitTensor;
 extern "C" {
 #endif // __cplusplus
 
-// The text of this thread's last error, one line; empty before the first one. It is valid until
-// the thread's next error.
+// The message of this thread's last error, one line; empty before the first error. The pointer is
+// valid until the thread's next error.
 const char *kjit_last_error(void);
 
-// Makes new tensors on a device: `cpu`, `cuda:0`, `rocm:1`, `auto`.
+// Sets the default device of new tensors: `cpu`, `cuda:0`, `rocm:1`, `auto`.
 //
 // # Safety
-// `name` is a text.
+// `name` is a NUL-terminated string.
 KjitStatus kjit_set_device(const char *name);
 
 // Number of devices of a kind that this process sees: `cuda`, `rocm`, `cpu`. 0 for other kinds.
 //
 // # Safety
-// `kind` is a text.
+// `kind` is a NUL-terminated string.
 size_t kjit_device_count(const char *kind);
 
 // Waits for all work on a device (null: the default one).
 //
 // # Safety
-// `name` is null or a text.
+// `name` is null or a NUL-terminated string.
 KjitStatus kjit_synchronize(const char *name);
 
 // A tensor with one value in every element, on a device (null: the default one). `dtype`:
 // `float32`, `int64`, ….
 //
 // # Safety
-// `shape` has `rank` sizes, the texts are texts, `out` is writable.
+// `shape` has `rank` sizes, `dtype` is a NUL-terminated string, the device is null or
+// such a string, `out` is writable.
 KjitStatus kjit_full(const size_t *shape,
                      size_t rank,
                      double fill,
@@ -109,8 +110,9 @@ KjitStatus kjit_from_dltensor(const DLTensor *given, KjitTensor **out);
 // to kjit afterwards, also after an error: its deleter is called after the last use.
 //
 // # Safety
-// `given` is filled in as DLPack demands, the work that fills its memory has ended, and nothing
-// writes to it until its deleter is called, which any thread may call. `out` is writable.
+// `given` is filled in as DLPack demands, the work that fills its memory has ended, and
+// nothing writes to it until its deleter is called. Any thread may call the deleter. `out` is
+// writable.
 KjitStatus kjit_from_dlpack(DLManagedTensorVersioned *given, KjitTensor **out);
 
 // Another handle on a tensor; nothing is copied.
@@ -129,14 +131,14 @@ void kjit_free(KjitTensor *x);
 // activation: `relu`, `sigmoid`, `silu`, `gelu`, `gelu_tanh`.
 //
 // # Safety
-// `name` is a text, `x` a tensor, `out` is writable.
+// `name` is a NUL-terminated string, `x` a tensor, `out` is writable.
 KjitStatus kjit_unary(const char *name, const KjitTensor *x, KjitTensor **out);
 
 // A function of two tensors, which broadcast, by its name in the array API: `add`, `subtract`,
 // `multiply`, `divide`, `pow`, `maximum`, `less`, `equal`, ….
 //
 // # Safety
-// `name` is a text, `a` and `b` are tensors, `out` is writable.
+// `name` is a NUL-terminated string, `a` and `b` are tensors, `out` is writable.
 KjitStatus kjit_binary(const char *name,
                        const KjitTensor *a,
                        const KjitTensor *b,
@@ -151,10 +153,12 @@ KjitStatus kjit_where(const KjitTensor *condition,
                       const KjitTensor *b,
                       KjitTensor **out);
 
-// Folds axes (`n_axes` 0: all) by `sum`, `mean`, `max`, `min`, `prod`, `any`, `all`, `logsumexp`.
+// Reduces axes (`n_axes` 0: all) by `sum`, `mean`, `max`, `min`, `prod`, `any`, `all`,
+// `logsumexp`.
 //
 // # Safety
-// `name` is a text, `x` a tensor, `axes` has `n_axes` values, `out` is writable.
+// `name` is a NUL-terminated string, `x` a tensor, `axes` has `n_axes` values, `out` is
+// writable.
 KjitStatus kjit_reduce(const char *name,
                        const KjitTensor *x,
                        const int64_t *axes,
@@ -171,7 +175,7 @@ KjitStatus kjit_matmul(const KjitTensor *a, const KjitTensor *b, KjitTensor **ou
 // (…, in) with a weight (out, in) and a bias (out), which may be null → (…, out).
 //
 // # Safety
-// `x` and `weight` are tensors, `bias` is one or null, `out` is writable.
+// `x` and `weight` are tensors, `bias` is a tensor or null, `out` is writable.
 KjitStatus kjit_linear(const KjitTensor *x,
                        const KjitTensor *weight,
                        const KjitTensor *bias,
@@ -181,8 +185,8 @@ KjitStatus kjit_linear(const KjitTensor *x,
 // null. `stride`, `padding` and `dilation` have a value for each of the `n_axes` axes.
 //
 // # Safety
-// `x` and `weight` are tensors, `bias` is one or null, the lists have `n_axes` values, `out` is
-// writable.
+// `x` and `weight` are tensors, `bias` is a tensor or null, the lists have `n_axes`
+// values, `out` is writable.
 KjitStatus kjit_conv(const KjitTensor *x,
                      const KjitTensor *weight,
                      const KjitTensor *bias,
@@ -199,11 +203,12 @@ KjitStatus kjit_conv(const KjitTensor *x,
 // `x` is a tensor, `out` is writable.
 KjitStatus kjit_softmax(const KjitTensor *x, int64_t axis, bool log, KjitTensor **out);
 
-// Mean 0, variance 1 over the last axes, of the sizes `shape`; weight and bias may be null.
+// Normalises the last axes, of sizes `shape`, to mean 0 and variance 1. Weight and bias may be
+// null.
 //
 // # Safety
-// `x` is a tensor, `weight` and `bias` are ones or null, `shape` has `rank` sizes, `out` is
-// writable.
+// `x` is a tensor, `weight` and `bias` are tensors or null, `shape` has `rank` sizes,
+// `out` is writable.
 KjitStatus kjit_layer_norm(const KjitTensor *x,
                            const size_t *shape,
                            size_t rank,
@@ -212,7 +217,7 @@ KjitStatus kjit_layer_norm(const KjitTensor *x,
                            double eps,
                            KjitTensor **out);
 
-// The elements in another shape with an equal number of them; one size may be -1.
+// The elements in another shape with the same number of elements; one size may be -1.
 //
 // # Safety
 // `x` is a tensor, `shape` has `rank` sizes, `out` is writable.
@@ -224,7 +229,7 @@ KjitStatus kjit_reshape(const KjitTensor *x, const int64_t *shape, size_t rank, 
 // `x` is a tensor, `order` has `rank` axes, `out` is writable.
 KjitStatus kjit_permute(const KjitTensor *x, const int64_t *order, size_t rank, KjitTensor **out);
 
-// Tensors one behind the other along an axis.
+// Concatenates tensors along an axis.
 //
 // # Safety
 // `list_` has `n` tensors, `out` is writable.
@@ -233,13 +238,13 @@ KjitStatus kjit_concat(const KjitTensor *const *list_, size_t n, int64_t axis, K
 // The values in another dtype; floats become integers toward zero.
 //
 // # Safety
-// `x` is a tensor, `dtype` a text, `out` is writable.
+// `x` is a tensor, `dtype` a NUL-terminated string, `out` is writable.
 KjitStatus kjit_astype(const KjitTensor *x, const char *dtype, KjitTensor **out);
 
 // Copies the elements to another device (null: the default device).
 //
 // # Safety
-// `x` is a tensor, `name` null or a text, `out` is writable.
+// `x` is a tensor, `name` null or a NUL-terminated string, `out` is writable.
 KjitStatus kjit_to_device(const KjitTensor *x, const char *name, KjitTensor **out);
 
 // Number of axes; 0 for null.
@@ -248,7 +253,7 @@ KjitStatus kjit_to_device(const KjitTensor *x, const char *name, KjitTensor **ou
 // `x` is null or a tensor.
 size_t kjit_rank(const KjitTensor *x);
 
-// The size of an axis; 0 for an axis that is not there, and for null.
+// The size of an axis; 0 for an axis that does not exist, and for null.
 //
 // # Safety
 // `x` is null or a tensor.
@@ -272,8 +277,8 @@ KjitStatus kjit_eval(const KjitTensor *x);
 // `x` is a tensor, `to` has `bytes` writable bytes.
 KjitStatus kjit_read(const KjitTensor *x, void *to, size_t bytes);
 
-// A tensor's memory as DLPack, without a copy and read-only; it is computed, and its kernels have
-// ended. The caller calls the struct's deleter.
+// The memory of a tensor as DLPack, without a copy and read-only. The tensor is computed, and its
+// kernels have finished. The caller must call the struct's deleter.
 //
 // # Safety
 // `x` is a tensor, `out` is writable.

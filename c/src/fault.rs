@@ -1,4 +1,4 @@
-//! Status codes, and the text of the last error.
+//! Status codes, and the message of the last error.
 
 use crate::KjitTensor;
 use kjit_ops::{Device, Error, Tensor};
@@ -21,11 +21,11 @@ pub enum KjitStatus {
     KJIT_VALUE = 3,
     /// An axis or an index is out of range.
     KJIT_INDEX = 4,
-    /// There is no such device, it lacks a compiler, or it failed; operands on two devices.
+    /// The device does not exist, has no compiler, or failed; or operands are on two devices.
     KJIT_DEVICE = 5,
     /// Out of memory.
     KJIT_MEMORY = 6,
-    /// The operation is not there on this device.
+    /// The operation is not implemented on this device.
     KJIT_ABSENT = 7,
     /// An error inside kjit; please report it.
     KJIT_INSIDE = 8,
@@ -35,7 +35,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// A failure: its status and its text.
+/// A failure: its status and its message.
 pub(crate) struct Fail(pub KjitStatus, pub String);
 
 impl From<Error> for Fail {
@@ -72,17 +72,17 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Fail>) -> KjitStatus {
     fail.0
 }
 
-/// The text of this thread's last error, one line; empty before the first one. It is valid until
-/// the thread's next error.
+/// The message of this thread's last error, one line; empty before the first error. The pointer is
+/// valid until the thread's next error.
 #[unsafe(no_mangle)]
 pub extern "C" fn kjit_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())
 }
 
-/// A text of C.
+/// A C string.
 ///
 /// # Safety
-/// Null, or a text that ends with 0.
+/// Null, or a NUL-terminated string.
 pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Fail> {
     if at.is_null() {
         return Err(value(format!("{what} is null")));
@@ -95,7 +95,7 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, 
 /// A device by its name; null is the default device.
 ///
 /// # Safety
-/// Null, or a text that ends with 0.
+/// Null, or a NUL-terminated string.
 pub(crate) unsafe fn device(name: *const c_char) -> Result<Device, Fail> {
     match name.is_null() {
         true => Ok(Device::default_one()),
@@ -104,7 +104,7 @@ pub(crate) unsafe fn device(name: *const c_char) -> Result<Device, Fail> {
     }
 }
 
-/// A list of C.
+/// A C array.
 ///
 /// # Safety
 /// `at` has `n` values, or `n` is 0.
@@ -117,7 +117,7 @@ pub(crate) unsafe fn list<T: Copy>(at: *const T, n: usize, what: &str) -> Result
     }
 }
 
-/// A tensor that C passes.
+/// A tensor passed by C.
 ///
 /// # Safety
 /// Null, or a tensor that was not freed.
@@ -145,7 +145,7 @@ pub(crate) unsafe fn give(
 ) -> KjitStatus {
     call(|| {
         if out.is_null() {
-            return Err(value("the place for the result is null"));
+            return Err(value("out is null"));
         }
         let made = made()?;
         // SAFETY: the caller passes a writable place.

@@ -1,5 +1,5 @@
-//! The C library: opaque tensors, status codes, the text of the last error of a thread. Nothing
-//! unwinds into C. `kjit_ops.h` is made from this crate by cbindgen.
+//! The C library: opaque tensors, status codes, the message of the last error of a thread. Panics
+//! do not cross into C. cbindgen generates `kjit_ops.h` from this crate.
 
 #![allow(unsafe_code, reason = "pointers of C")]
 #![cfg_attr(

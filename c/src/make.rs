@@ -6,10 +6,10 @@ use kjit_ops::dlpack::{DLManagedTensorVersioned, DLTensor, Foreign};
 use kjit_ops::{DType, Device, Scalar, Tensor};
 use std::ffi::c_char;
 
-/// Makes new tensors on a device: `cpu`, `cuda:0`, `rocm:1`, `auto`.
+/// Sets the default device of new tensors: `cpu`, `cuda:0`, `rocm:1`, `auto`.
 ///
 /// # Safety
-/// `name` is a text.
+/// `name` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_set_device(name: *const c_char) -> KjitStatus {
     call(|| {
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn kjit_set_device(name: *const c_char) -> KjitStatus {
 /// Number of devices of a kind that this process sees: `cuda`, `rocm`, `cpu`. 0 for other kinds.
 ///
 /// # Safety
-/// `kind` is a text.
+/// `kind` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_device_count(kind: *const c_char) -> usize {
     let mut count = 0;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn kjit_device_count(kind: *const c_char) -> usize {
 /// Waits for all work on a device (null: the default one).
 ///
 /// # Safety
-/// `name` is null or a text.
+/// `name` is null or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_synchronize(name: *const c_char) -> KjitStatus {
     // SAFETY: this function's caller passes null or a text.
@@ -48,7 +48,8 @@ pub unsafe extern "C" fn kjit_synchronize(name: *const c_char) -> KjitStatus {
 /// `float32`, `int64`, ….
 ///
 /// # Safety
-/// `shape` has `rank` sizes, the texts are texts, `out` is writable.
+/// `shape` has `rank` sizes, `dtype` is a NUL-terminated string, the device is null or
+/// such a string, `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_full(
     shape: *const usize,
@@ -98,8 +99,9 @@ pub unsafe extern "C" fn kjit_from_dltensor(
 /// to kjit afterwards, also after an error: its deleter is called after the last use.
 ///
 /// # Safety
-/// `given` is filled in as DLPack demands, the work that fills its memory has ended, and nothing
-/// writes to it until its deleter is called, which any thread may call. `out` is writable.
+/// `given` is filled in as DLPack demands, the work that fills its memory has ended, and
+/// nothing writes to it until its deleter is called. Any thread may call the deleter. `out` is
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_from_dlpack(
     given: *mut DLManagedTensorVersioned,
@@ -111,7 +113,7 @@ pub unsafe extern "C" fn kjit_from_dlpack(
             let managed = given.as_ref().ok_or_else(|| value("the managed tensor is null"))?;
             let keep = Box::new(Foreign::Versioned(given));
             if managed.major > 1 {
-                return Err(value("a DLPack of version 2 and later"));
+                return Err(value("DLPack version 2 and later is not supported"));
             }
             Ok(Tensor::from_dltensor(&managed.dl_tensor, keep)?)
         })

@@ -9,7 +9,7 @@ use std::ffi::c_char;
 /// activation: `relu`, `sigmoid`, `silu`, `gelu`, `gelu_tanh`.
 ///
 /// # Safety
-/// `name` is a text, `x` a tensor, `out` is writable.
+/// `name` is a NUL-terminated string, `x` a tensor, `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_unary(
     name: *const c_char,
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn kjit_unary(
                 "gelu_tanh" => x.gelu(true),
                 _ => match UnOp::ALL.iter().find(|op| op.name() == name) {
                     Some(op) => x.unary(*op),
-                    None => return Err(value(format!("no function '{name}' of one tensor"))),
+                    None => return Err(value(format!("'{name}' is not a function of one tensor"))),
                 },
             }?)
         })
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn kjit_unary(
 /// `multiply`, `divide`, `pow`, `maximum`, `less`, `equal`, ….
 ///
 /// # Safety
-/// `name` is a text, `a` and `b` are tensors, `out` is writable.
+/// `name` is a NUL-terminated string, `a` and `b` are tensors, `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_binary(
     name: *const c_char,
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn kjit_binary(
             let name = text(name, "the name")?;
             match BinOp::ALL.iter().find(|op| op.name() == name) {
                 Some(op) => Ok(tensor(a)?.binary(*op, tensor(b)?)?),
-                None => Err(value(format!("no function '{name}' of two tensors"))),
+                None => Err(value(format!("'{name}' is not a function of two tensors"))),
             }
         })
     }
@@ -74,10 +74,12 @@ pub unsafe extern "C" fn kjit_where(
     unsafe { give(out, || Ok(tensor(condition)?.select(tensor(a)?, tensor(b)?)?)) }
 }
 
-/// Folds axes (`n_axes` 0: all) by `sum`, `mean`, `max`, `min`, `prod`, `any`, `all`, `logsumexp`.
+/// Reduces axes (`n_axes` 0: all) by `sum`, `mean`, `max`, `min`, `prod`, `any`, `all`,
+/// `logsumexp`.
 ///
 /// # Safety
-/// `name` is a text, `x` a tensor, `axes` has `n_axes` values, `out` is writable.
+/// `name` is a NUL-terminated string, `x` a tensor, `axes` has `n_axes` values, `out` is
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_reduce(
     name: *const c_char,
@@ -101,7 +103,7 @@ pub unsafe extern "C" fn kjit_reduce(
                 "any" => x.any(axes, keepdims),
                 "all" => x.all(axes, keepdims),
                 "logsumexp" => x.logsumexp(axes, keepdims),
-                other => return Err(value(format!("no fold '{other}'"))),
+                other => return Err(value(format!("'{other}' is not a reduction"))),
             }?)
         })
     }
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn kjit_matmul(
 /// (…, in) with a weight (out, in) and a bias (out), which may be null → (…, out).
 ///
 /// # Safety
-/// `x` and `weight` are tensors, `bias` is one or null, `out` is writable.
+/// `x` and `weight` are tensors, `bias` is a tensor or null, `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_linear(
     x: *const KjitTensor,
@@ -140,8 +142,8 @@ pub unsafe extern "C" fn kjit_linear(
 /// null. `stride`, `padding` and `dilation` have a value for each of the `n_axes` axes.
 ///
 /// # Safety
-/// `x` and `weight` are tensors, `bias` is one or null, the lists have `n_axes` values, `out` is
-/// writable.
+/// `x` and `weight` are tensors, `bias` is a tensor or null, the lists have `n_axes`
+/// values, `out` is writable.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments, reason = "those of a convolution")]
 pub unsafe extern "C" fn kjit_conv(
@@ -187,11 +189,12 @@ pub unsafe extern "C" fn kjit_softmax(
     }
 }
 
-/// Mean 0, variance 1 over the last axes, of the sizes `shape`; weight and bias may be null.
+/// Normalises the last axes, of sizes `shape`, to mean 0 and variance 1. Weight and bias may be
+/// null.
 ///
 /// # Safety
-/// `x` is a tensor, `weight` and `bias` are ones or null, `shape` has `rank` sizes, `out` is
-/// writable.
+/// `x` is a tensor, `weight` and `bias` are tensors or null, `shape` has `rank` sizes,
+/// `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_layer_norm(
     x: *const KjitTensor,
@@ -211,7 +214,7 @@ pub unsafe extern "C" fn kjit_layer_norm(
     }
 }
 
-/// The elements in another shape with an equal number of them; one size may be -1.
+/// The elements in another shape with the same number of elements; one size may be -1.
 ///
 /// # Safety
 /// `x` is a tensor, `shape` has `rank` sizes, `out` is writable.
@@ -241,7 +244,7 @@ pub unsafe extern "C" fn kjit_permute(
     unsafe { give(out, || Ok(tensor(x)?.permute(&list(order, rank, "the order")?)?)) }
 }
 
-/// Tensors one behind the other along an axis.
+/// Concatenates tensors along an axis.
 ///
 /// # Safety
 /// `list_` has `n` tensors, `out` is writable.
@@ -265,7 +268,7 @@ pub unsafe extern "C" fn kjit_concat(
 /// The values in another dtype; floats become integers toward zero.
 ///
 /// # Safety
-/// `x` is a tensor, `dtype` a text, `out` is writable.
+/// `x` is a tensor, `dtype` a NUL-terminated string, `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_astype(
     x: *const KjitTensor,
@@ -279,7 +282,7 @@ pub unsafe extern "C" fn kjit_astype(
 /// Copies the elements to another device (null: the default device).
 ///
 /// # Safety
-/// `x` is a tensor, `name` null or a text, `out` is writable.
+/// `x` is a tensor, `name` null or a NUL-terminated string, `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_to_device(
     x: *const KjitTensor,

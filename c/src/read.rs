@@ -14,7 +14,7 @@ pub unsafe extern "C" fn kjit_rank(x: *const KjitTensor) -> usize {
     unsafe { crate::fault::maybe(x) }.map_or(0, |t| t.rank())
 }
 
-/// The size of an axis; 0 for an axis that is not there, and for null.
+/// The size of an axis; 0 for an axis that does not exist, and for null.
 ///
 /// # Safety
 /// `x` is null or a tensor.
@@ -59,7 +59,8 @@ pub unsafe extern "C" fn kjit_read(
         let t = unsafe { tensor(x) }?;
         let own = t.numel() * t.dtype().size();
         if bytes != own || (to.is_null() && own > 0) {
-            return Err(value(format!("kjit_read: room for {bytes} bytes, the tensor has {own}")));
+            return Err(value(format!("kjit_read: the buffer has {bytes} bytes, but the tensor has \
+            {own}")));
         }
         let from = t.to_bytes()?;
         // SAFETY: the caller passes `bytes` writable bytes.
@@ -68,8 +69,8 @@ pub unsafe extern "C" fn kjit_read(
     })
 }
 
-/// A tensor's memory as DLPack, without a copy and read-only; it is computed, and its kernels have
-/// ended. The caller calls the struct's deleter.
+/// The memory of a tensor as DLPack, without a copy and read-only. The tensor is computed, and its
+/// kernels have finished. The caller must call the struct's deleter.
 ///
 /// # Safety
 /// `x` is a tensor, `out` is writable.
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn kjit_to_dlpack(
 ) -> KjitStatus {
     call(|| {
         if out.is_null() {
-            return Err(value("the place for the result is null"));
+            return Err(value("out is null"));
         }
         // SAFETY: this function's caller guarantees the pointers.
         unsafe { *out = Box::into_raw(tensor(x)?.to_dlpack(false)?.versioned()) };
