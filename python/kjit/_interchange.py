@@ -32,7 +32,7 @@ _SIZED = {"l": "int", "L": "uint", "n": "int", "N": "uint"}
 
 
 def from_foreign(obj: Any) -> Tensor | None:
-    """A copy, on the CPU, of what has a buffer or DLPack; none of what has neither."""
+    """A CPU copy of an object with a buffer or DLPack; ``None`` for other objects."""
     if isinstance(obj, (int, float, complex, list, tuple)):
         return None
     try:
@@ -62,12 +62,12 @@ def to_numpy(x: Tensor) -> Any:
 
 
 def rebuild(data: bytes, dtype: str, shape: list[int], device: str) -> Tensor:
-    """A tensor of what ``reduce`` took apart."""
+    """Rebuilds a tensor from the result of ``reduce``."""
     return _kjit.from_bytes(data, dtype, shape, device)
 
 
 def reduce(x: Tensor) -> tuple[Any, ...]:
-    """What pickle keeps of a tensor."""
+    """The data of a tensor that pickle stores."""
     return rebuild, (x.tobytes(), x.dtype.name, list(x.shape), x.device)
 
 
@@ -80,7 +80,7 @@ _NPY |= {f"f{n}": f"float{n * 8}" for n in (2, 4, 8)}
 def _npy(x: Tensor) -> bytes:
     word = next((k for k, name in _NPY.items() if name == x.dtype.name), None)
     if word is None:
-        raise TypeError(f"save: .npy has no {x.dtype.name}; astype(kjit.float32) first")
+        raise TypeError(f"save: .npy does not support {x.dtype.name}; use astype(kjit.float32)")
     order = "|" if x.dtype.itemsize == 1 else "<"
     head = repr({"descr": order + word, "fortran_order": False, "shape": x.shape})
     # The length of magic, version, length and header is a multiple of 64 bytes.
@@ -114,7 +114,7 @@ def savez(file: Any, *args: Tensor, **kwargs: Tensor) -> None:
 
 
 def savez_compressed(file: Any, *args: Tensor, **kwargs: Tensor) -> None:
-    """``savez``, compressed."""
+    """Like ``savez``, with compression."""
     _savez(file, args, kwargs, True)
 
 
@@ -155,7 +155,7 @@ def _load(file: Any, device: str | None, what: str) -> Any:
     if len(begin) == 8 and file.read(1) == b"{":
         file.seek(-9, 1)
         return safetensors.load(file.read(), device=device)
-    raise ValueError(f"{what}: this is no .npy, .npz or .safetensors file")
+    raise ValueError(f"{what}: not a .npy, .npz or .safetensors file")
 
 
 def _load_npz(file: Any, device: str | None, what: str) -> dict[str, Tensor]:
@@ -179,7 +179,7 @@ def _exactly(file: Any, count: int) -> bytes:
     while left > 0:
         part = file.read(min(left, 1 << 24))
         if not part:
-            raise ValueError(f"load: the file ends {left} bytes early")
+            raise ValueError(f"load: the file is truncated; {left} bytes are missing")
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
@@ -187,13 +187,13 @@ def _exactly(file: Any, count: int) -> bytes:
 
 def _read(file: Any, device: str | None, magic: bytes) -> Tensor:
     if magic[:6] != b"\x93NUMPY" or len(magic) < 8 or magic[6] not in (1, 2, 3):
-        raise ValueError("load: this is no .npy file of versions 1 to 3")
+        raise ValueError("load: not a .npy file of version 1, 2 or 3")
     import ast
 
     size = 2 if magic[6] == 1 else 4
     length = int.from_bytes(_exactly(file, size), "little")
     if length > 1 << 20:
-        raise ValueError(f"load: a .npy header of {length} bytes")
+        raise ValueError(f"load: the .npy header has {length} bytes, which is too long")
     try:
         head = ast.literal_eval(_exactly(file, length).decode("utf-8"))
         word, turned, shape = head["descr"], head["fortran_order"], tuple(head["shape"])
@@ -202,7 +202,7 @@ def _read(file: Any, device: str | None, magic: bytes) -> Tensor:
     if not isinstance(word, str) or word[:1] not in "<|=" or word[1:] not in _NPY:
         raise TypeError(f"load: kjit has no dtype for '{word}'")
     if not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ValueError(f"load: the .npy header has the shape {shape}")
+        raise ValueError(f"load: the .npy header has the invalid shape {shape}")
     wide = list(reversed(shape)) if turned else list(shape)
     count = math.prod(wide) * _kjit.dtype(_NPY[word[1:]]).itemsize
     x: Tensor = _kjit.from_bytes(_exactly(file, count), _NPY[word[1:]], wide, device)

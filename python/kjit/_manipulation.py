@@ -163,7 +163,7 @@ def scatter_add(x: Tensor, axis: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def scatter(x: Tensor, axis: int, index: Tensor, src: Tensor) -> Tensor:
-    """A copy of x with ``src`` written along an axis at ``index``; the last of several writes wins."""
+    """A copy of x with ``src`` written along an axis at ``index``; the last write wins."""
     return _kjit.scatter(x, axis, index, src, False)
 
 

@@ -1,4 +1,4 @@
-"""Memory that a GPU keeps for later tensors. The CPU has no pool: naming it raises."""
+"""Memory pools of GPUs. The CPU has no pool, so its device raises an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _sizes(sizes: Sequence[int | str]) -> list[int]:
 
 
 class MemoryManager:
-    """The pool of a device's memory: freed blocks that later tensors take."""
+    """The memory pool of a device: freed blocks that later tensors reuse."""
 
     def __init__(self, device: str | None = None) -> None:
         self.device = device
@@ -38,13 +38,13 @@ class MemoryManager:
 
 
 class PinnedPool:
-    """Page-locked host memory through which copies between host and device pass."""
+    """Page-locked host memory for copies between host and device."""
 
     def __init__(self, device: str | None = None) -> None:
         self.device = device
 
     def statistics(self) -> dict[str, int]:
-        """hits and misses (copies whose blocks were there, and copies that allocated one), and held,
+        """hits and misses (copies that found a block, and copies that allocated one), and held,
         the bytes of the blocks that no copy uses."""
         return _kjit.pool_statistics(self.device, True)
 
@@ -101,7 +101,7 @@ class Stream:
         return _kjit.stream_handle(self.device)
 
     def synchronize(self) -> None:
-        """Waits for all work in it."""
+        """Waits for all work in the stream."""
         _kjit.synchronize(self.device)
 
 

@@ -25,7 +25,7 @@ def _bytes(size: int | str | None) -> int | None:
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", size.strip().lower())
     if not found or found[2] not in _UNITS:
-        raise ValueError(f"'{size}' is not a size: give bytes, or a number and a unit, as in '4GB'")
+        raise ValueError(f"'{size}' is not a size: use bytes, or a number with a unit, such as '4GB'")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
@@ -88,13 +88,13 @@ class Model:
 
     def _here(self) -> _kjit.LanguageModel:
         if os.getpid() != self._pid:
-            raise ModelError("this process was forked from the model's: open it anew here")
+            raise ModelError("this process was forked after the model was opened: open the model again in this process")
         return self._native
 
     def tokenize(
         self, text: str, *, add_special: builtins.bool = True, parse_special: builtins.bool = False
     ) -> list[int]:
-        """Ids of a text. ``add_special``: BOS and EOS as the model asks; ``parse_special``:
+        """Token ids of a string. ``add_special``: BOS and EOS as in the model; ``parse_special``:
         control tokens in the text (``<|im_end|>``) are recognised."""
         return self._here().tokenize(text, add_special, parse_special)
 
@@ -112,14 +112,14 @@ class Model:
         unknown = options.keys() - _OPTIONS.keys()
         if unknown:
             known = ", ".join(_OPTIONS)
-            raise TypeError(f"there is no option {min(unknown)}; there are {known}")
+            raise TypeError(f"unknown option {min(unknown)}; supported: {known}")
         return _OPTIONS | options
 
     def _start(self, ids: list[int], most: int | None, options: dict[str, Any]) -> TextStream:
         stop = options["stop"]
         sampling = [float(options[name]) for name in _SAMPLING]
         if most is not None and most < 0:
-            raise ValueError(f"max_tokens is not below 0, got {most}")
+            raise ValueError(f"max_tokens must not be negative, got {most}")
         stops = [stop] if isinstance(stop, str) else list(stop)
         return self._here().start(ids, most, stops, sampling, options["seed"])
 
@@ -149,7 +149,7 @@ class Model:
         stream: builtins.bool = False,
         **options: Any,
     ) -> str | TextStream:
-        """Text that follows a prompt, which is a text or its ids; no chat template (``chat``).
+        """Continues a prompt (a string or token ids) without a chat template (see ``chat``).
 
         With ``stream=True`` an iterator over pieces of the text: closing it ends the computation,
         and after its end ``reason``, ``ids`` and ``seconds`` tell more. ``max_tokens=None``: until
@@ -200,7 +200,7 @@ class Model:
         Raises ``ModelError`` if the model has no template, or its template refuses the messages.
         """
         if isinstance(messages, str) or not all(isinstance(m, Mapping) for m in messages):
-            raise TypeError("chat takes a list of dicts with role and content")
+            raise TypeError("chat needs a list of dicts with role and content")
         import json
 
         text = json.dumps([dict(m) for m in messages])
@@ -215,7 +215,7 @@ class Model:
         normalise: builtins.bool = False,
         pooling: str | None = None,
     ) -> Tensor:
-        """A vector for each text: (n, width), float32, on the device; for one text (width,).
+        """One vector per text: (n, width), float32, on the device; (width,) for a single string.
 
         ``normalise`` scales to length 1. ``pooling`` is ``first``, ``last`` or ``mean``, by default
         the file's. A model that makes text opens a second session for this, with weights of its
@@ -234,12 +234,12 @@ class Model:
 
 
 class AutoModel(Model):
-    """``Model`` by the name that other libraries have for opening."""
+    """``Model`` with the interface of other libraries."""
 
     @classmethod
     def from_pretrained(
         cls, ref: str | os.PathLike[str], device: str = "auto", **options: Any
     ) -> AutoModel:
-        """Opens a model; ``memory="4GB"`` bounds what a GPU holds, ``stream=True`` streams all
+        """Opens a model; ``memory="4GB"`` limits the GPU memory, ``stream=True`` streams all
         layers, as in ``Model``."""
         return cls(ref, device, **options)

@@ -182,7 +182,7 @@ class UniqueInverse(NamedTuple):
 
 
 def unique_all(x: Tensor, /) -> UniqueAll:
-    """Sorted distinct values, their first indices, inverse indices, counts. Each NaN is distinct."""
+    """Sorted distinct values, first indices, inverse indices, counts. Each NaN is distinct."""
     return UniqueAll(*_kjit.unique(x))
 
 

@@ -41,12 +41,12 @@ _LONGEST_HEADER = 100_000_000
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
-        raise ValueError("a name stands twice in the header")
+        raise ValueError("a name occurs twice in the header")
     return out
 
 
 def _header(data: Any) -> tuple[dict[str, Any], int]:
-    """The entries, and where the tensors' bytes begin."""
+    """The entries, and the offset of the tensors' bytes."""
     import json
 
     length = int.from_bytes(data[:8], "little") if len(data) >= 8 else -1
@@ -68,16 +68,16 @@ def _checked(name: str, entry: Any, room: int) -> tuple[str, list[int], int, int
         first, last = entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"safetensors: '{name}' lacks dtype, shape or two data_offsets"
+            f"safetensors: '{name}' needs dtype, shape and two data_offsets"
         ) from None
     if not isinstance(word, str) or word not in _NAMES:
-        raise TypeError(f"safetensors: '{name}' is of {word}; kjit has {', '.join(_NAMES)}")
+        raise TypeError(f"safetensors: '{name}' has the dtype {word}; supported: {', '.join(_NAMES)}")
     if not all(type(n) is int and n >= 0 for n in [*shape, first, last]):
-        raise ValueError(f"safetensors: '{name}' has the shape {shape} at {first} to {last}")
+        raise ValueError(f"safetensors: '{name}' has the invalid shape {shape} or offsets {first} to {last}")
     size = math.prod(shape) * _kjit.dtype(_NAMES[word]).itemsize
     if not (first <= last <= room and last - first == size):
         raise ValueError(
-            f"safetensors: '{name}' of {word}, {tuple(shape)}, takes {size} bytes, "
+            f"safetensors: '{name}' with dtype {word} and shape {tuple(shape)} needs {size} bytes, "
             f"not {first} to {last} of {room}"
         )
     return _NAMES[word], shape, first, last
@@ -120,7 +120,7 @@ def load_file(
 
 
 def metadata(file: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts that a file holds beside its tensors."""
+    """The metadata (strings) of a file."""
     with open(file, "rb") as opened:
         head = opened.read(8)
         length = int.from_bytes(head, "little")
@@ -143,7 +143,7 @@ def save(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
     for name in sorted(tensors, key=lambda n: (-tensors[n].dtype.itemsize, n)):
         x = tensors[name]
         if x.dtype.name not in _WORDS:
-            raise TypeError(f"safetensors: '{name}' is of {x.dtype.name}, which the format lacks")
+            raise TypeError(f"safetensors: '{name}' has the dtype {x.dtype.name}, which the format does not support")
         data = x.tobytes()
         head[name] = {
             "dtype": _WORDS[x.dtype.name],
@@ -162,7 +162,7 @@ def save_file(
     file: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes tensors by name, and texts beside them. Raises ``TypeError`` for complex128."""
+    """Writes tensors and metadata (strings) by name. Raises ``TypeError`` for complex128."""
     data = save(tensors, metadata)
     with open(file, "wb") as out:
         out.write(data)

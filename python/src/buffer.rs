@@ -48,22 +48,23 @@ pub(crate) unsafe fn fill(
     flags: c_int,
 ) -> PyResult<()> {
     if view.is_null() {
-        return Err(PyBufferError::new_err("no view to fill in"));
+        return Err(PyBufferError::new_err("the view is null"));
     }
     if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
         return Err(PyBufferError::new_err(
-            "a tensor's values do not change: x[...] = v rebinds it",
+            "a tensor is immutable: a writable buffer is not supported (x[...] = v rebinds x)",
         ));
     }
     let t = slf.get().now();
     let dtype = t.dtype();
     let Some(word) = format(dtype) else {
-        return Err(PyBufferError::new_err("bfloat16 has no letter: astype(kjit.float32) first"));
+        return Err(PyBufferError::new_err("bfloat16 has no buffer format: use \
+        astype(kjit.float32)"));
     };
     let size = dtype.size();
     if t.device().label() != "cpu" {
         return Err(PyBufferError::new_err(format!(
-            "it is on {}: to_device(\"cpu\") first",
+            "the tensor is on {}: use to_device(\"cpu\") first",
             t.device()
         )));
     }

@@ -43,7 +43,7 @@ impl Tensor {
         let t = self.now();
         if t.numel() != 1 {
             return Err(PyTypeError::new_err(format!(
-                "only a tensor of one element becomes a number, this one has {}",
+                "only a tensor with one element can become a number, but this tensor has {}",
                 t.numel()
             )));
         }
@@ -123,7 +123,7 @@ impl Tensor {
         let t = self.now();
         if t.rank() != 2 {
             return Err(PyValueError::new_err(format!(
-                "T takes two axes, this has {}; mT and permute_dims take more",
+                "T needs two axes, but this tensor has {}: use mT or permute_dims",
                 t.rank()
             )));
         }
@@ -159,12 +159,12 @@ impl Tensor {
                 py.import("kjit")
             }
             Some(other) => Err(PyValueError::new_err(format!(
-                "array API {other} is not known; kjit has 2025.12"
+                "array API {other} is not supported; use 2025.12"
             ))),
         }
     }
 
-    /// The same elements on another device; the tensor itself if it is there already.
+    /// Copies the tensor to a device. Returns the tensor itself if it is already on that device.
     #[pyo3(signature = (device, /, *, stream=None))]
     fn to_device(
         &self,
@@ -173,7 +173,7 @@ impl Tensor {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Tensor> {
         if stream.is_some() {
-            return Err(PyValueError::new_err("to_device: kjit orders copies itself; no stream"));
+            return Err(PyValueError::new_err("to_device: the argument stream is not supported"));
         }
         let (device, t) = (crate::convert::device(py, Some(device))?, self.now());
         run(py, || t.to_device(&device)).map(Tensor::of)
@@ -211,7 +211,8 @@ impl Tensor {
     ) -> PyResult<Bound<'py, PyAny>> {
         let made = Tensor::numpy(slf)?;
         if copy == Some(false) {
-            return Err(PyValueError::new_err("a NumPy array of it is a copy: np.asarray(x)"));
+            return Err(PyValueError::new_err("a NumPy array without a copy is not possible: use \
+            np.asarray(x)"));
         }
         match dtype {
             Some(dtype) => made.call_method1("astype", (dtype,)),
@@ -261,13 +262,13 @@ impl Tensor {
     fn __len__(&self) -> PyResult<usize> {
         let t = self.now();
         let n = t.shape().first().copied();
-        n.ok_or_else(|| PyTypeError::new_err("len() of a tensor without axes"))
+        n.ok_or_else(|| PyTypeError::new_err("len() needs a tensor with at least one axis"))
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let t = self.now();
         if t.rank() == 0 {
-            return Err(PyTypeError::new_err("a tensor without axes has no slices to go over"));
+            return Err(PyTypeError::new_err("cannot iterate over a tensor without axes"));
         }
         let parts = run(py, || t.unstack(0))?;
         PyList::new(py, parts.into_iter().map(Tensor::of))?.call_method0("__iter__")
@@ -301,7 +302,7 @@ impl Tensor {
     fn __index__(&self, py: Python<'_>) -> PyResult<i128> {
         match self.one(py)? {
             Scalar::Int(v) => Ok(v),
-            _ => Err(PyTypeError::new_err("only a tensor of an integer dtype is an index")),
+            _ => Err(PyTypeError::new_err("only a tensor of an integer dtype can be an index")),
         }
     }
 
@@ -461,7 +462,8 @@ impl Tensor {
         if let Some(stream) = stream
             && slf.get().now().device().label() == "cpu"
         {
-            return Err(PyValueError::new_err(format!("the CPU has no stream, got {stream}")));
+            return Err(PyValueError::new_err(format!("the CPU has no streams, but stream is \
+            {stream}")));
         }
         let own = slf.get().now();
         // A copy to the CPU leaves this tensor as it is.

@@ -116,14 +116,15 @@ pub(crate) fn device(py: Python<'_>, name: Option<&str>) -> PyResult<Device> {
     }
 }
 
-/// The value of a Python number; `None` if it is none.
+/// The value of a Python number; `None` for other objects.
 pub(crate) fn scalar(given: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
     if let Ok(v) = given.cast::<PyBool>() {
         return Ok(Some(Scalar::Bool(v.is_true())));
     }
     if given.is_instance_of::<PyInt>() {
         let v = given.extract::<i128>().map_err(|_| {
-            pyo3::exceptions::PyOverflowError::new_err(format!("{given} fits no integer dtype"))
+            pyo3::exceptions::PyOverflowError::new_err(format!("{given} is out of range for every \
+            integer dtype"))
         })?;
         return Ok(Some(Scalar::Int(v)));
     }
@@ -148,7 +149,7 @@ pub(crate) fn number(given: &Bound<'_, PyAny>) -> PyResult<Scalar> {
         return run(given.py(), || t.item());
     }
     scalar(given)?
-        .ok_or_else(|| PyTypeError::new_err(format!("takes a number, got {}", type_name(given))))
+        .ok_or_else(|| PyTypeError::new_err(format!("expected a number, got {}", type_name(given))))
 }
 
 pub(crate) fn type_name(given: &Bound<'_, PyAny>) -> String {
@@ -160,7 +161,7 @@ pub(crate) fn tensor(given: &Bound<'_, PyAny>) -> PyResult<kjit_ops::Tensor> {
     match given.cast::<Tensor>() {
         Ok(t) => Ok(t.get().now()),
         Err(_) => Err(PyTypeError::new_err(format!(
-            "takes a kjit.Tensor, got {} (kjit.asarray makes one)",
+            "expected a kjit.Tensor, got {} (use kjit.asarray)",
             type_name(given)
         ))),
     }
@@ -238,7 +239,7 @@ fn whole(given: &Bound<'_, PyAny>) -> PyResult<i64> {
 
 /// A shape: one size or several.
 pub(crate) fn sizes(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    let fail = || PyValueError::new_err("a size is below 0, or no integer");
+    let fail = || PyValueError::new_err("a size is negative or not an integer");
     match given.extract::<i64>() {
         Ok(n) => Ok(vec![usize::try_from(n).map_err(|_| fail())?]),
         Err(_) => given

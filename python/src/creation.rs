@@ -115,7 +115,8 @@ fn from_list(
         None => default.unwrap_or(kjit_ops::DType::F32),
     };
     if !dtype.is_complex() && flat.iter().any(|v| matches!(v, Scalar::Complex(..))) {
-        return Err(PyTypeError::new_err(format!("a complex number does not become {dtype}")));
+        return Err(PyTypeError::new_err(format!("a complex number cannot be converted to \
+        {dtype}")));
     }
     let bytes: Vec<u8> = flat
         .iter()
@@ -139,7 +140,7 @@ fn flatten(
         .or_else(|_| given.cast::<PyTuple>().map(|t| t.iter().collect::<Vec<_>>()))
     {
         if level > 63 {
-            return Err(PyValueError::new_err("asarray: sequences nested more than 64 deep"));
+            return Err(PyValueError::new_err("asarray: more than 64 levels of nested sequences"));
         }
         match shape.get(level) {
             None if flat.is_empty() => shape.push(list.len()),

@@ -35,20 +35,20 @@ pub(crate) fn export(
         }
         Some(to) if to != own => {
             return Err(PyBufferError::new_err(format!(
-                "__dlpack__ copies to the CPU alone, not from {own:?} to {to:?}"
+                "__dlpack__ can copy only to the CPU, not from {own:?} to {to:?}"
             )));
         }
         _ => tensor,
     };
     if own.0 != CPU && to.is_none_or(|to| to == own) && tensor.dtype().is_complex() {
         return Err(PyBufferError::new_err(format!(
-            "DLPack of {} on a GPU: its parts lie apart; to_device(\"cpu\") first",
+            "DLPack of {} on a GPU is not supported: use to_device(\"cpu\") first",
             tensor.dtype()
         )));
     }
     let made = run(py, || {
         let shown = tensor.to_dlpack(copy == Some(true))?;
-        // torch ends the process where it meets a negative stride.
+        // torch aborts the process for a negative stride.
         let copied = copy.is_none() && shown.has_negative_strides();
         if copied { tensor.to_dlpack(true) } else { Ok(shown) }
     })?;
@@ -112,7 +112,7 @@ fn from_dlpack(
         ROCM => Some("rocm"),
         _ => None,
     };
-    // Memory of a GPU stays there, unless it is wanted elsewhere.
+    // Memory of a GPU stays there, unless another device was requested.
     let label = match (device_, word) {
         (Some(name), _) => name.to_owned(),
         (None, Some(word)) => format!("{word}:{}", place.1),
@@ -122,7 +122,7 @@ fn from_dlpack(
     let shared = word.is_some() && device_of(&device) == place;
     if copy == Some(false) && device_of(&device) != place {
         return Err(PyBufferError::new_err(format!(
-            "from_dlpack: it is on DLPack's device {place:?}, so {device} needs a copy"
+            "from_dlpack: the array is on DLPack device {place:?}; {device} needs a copy"
         )));
     }
     let kwargs = PyDict::new(py);
@@ -168,13 +168,13 @@ fn from_dlpack(
         if !new.is_null() && taken(NEW_USED) {
             if (*new).major > 1 {
                 drop(Foreign::Versioned(new));
-                return Err(PyBufferError::new_err("a DLPack of version 2 and later"));
+                return Err(PyBufferError::new_err("DLPack version 2 and later is not supported"));
             }
             (&(*new).dl_tensor, Foreign::Versioned(new))
         } else if !old.is_null() && taken(OLD_USED) {
             (&(*old).dl_tensor, Foreign::Old(old))
         } else {
-            return Err(PyValueError::new_err("__dlpack__ gave no unused capsule of DLPack"));
+            return Err(PyValueError::new_err("__dlpack__ did not return an unused DLPack capsule"));
         }
     };
     // SAFETY: the producer guarantees the memory until the deleter is called, and made the
@@ -199,11 +199,12 @@ pub(crate) fn cuda_array<'py>(
         1 => 'u',
         2 => 'f',
         6 => 'b',
-        _ => return Err(PyAttributeError::new_err(format!("no CUDA array of {dtype}"))),
+        _ => return Err(PyAttributeError::new_err(format!("__cuda_array_interface__ does not \
+        support {dtype}"))),
     };
     if device_of(tensor.device()).0 != CUDA {
         return Err(PyAttributeError::new_err(format!(
-            "no CUDA array: it is on {}",
+            "__cuda_array_interface__ needs a CUDA tensor, but this tensor is on {}",
             tensor.device()
         )));
     }
