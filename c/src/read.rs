@@ -59,8 +59,10 @@ pub unsafe extern "C" fn kjit_read(
         let t = unsafe { tensor(x) }?;
         let own = t.numel() * t.dtype().size();
         if bytes != own || (to.is_null() && own > 0) {
-            return Err(value(format!("kjit_read: the buffer has {bytes} bytes, but the tensor has \
-            {own}")));
+            return Err(value(format!(
+                "kjit_read: the buffer has {bytes} bytes, but the tensor has \
+            {own}"
+            )));
         }
         let from = t.to_bytes()?;
         // SAFETY: the caller passes `bytes` writable bytes.

@@ -22,7 +22,7 @@ impl Tensor {
         match (self.im.is_some(), dtype.is_complex()) {
             (true, false) => Err(Error::dtype(
                 "astype",
-                format!("{} does not become {dtype}: real() or imag() takes a part", self.dtype()),
+                format!("{} cannot be cast to {dtype}: use real() or imag()", self.dtype()),
             )),
             (false, true) => {
                 let re = expr::cast(&self.re, dtype.part())?;

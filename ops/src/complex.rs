@@ -43,7 +43,7 @@ impl C {
         C::new(a.clone() * c.clone() - b.clone() * d.clone(), a * d + b * c)
     }
 
-    /// Smith's algorithm: no square of a divisor's part overflows.
+    /// Smith's algorithm, which avoids overflow in the squares of the divisor's parts.
     pub(crate) fn div(self, o: C) -> C {
         let (a, b, c, d) = (self.re, self.im, o.re, o.im);
         let wide = c.clone().abs().ge(d.clone().abs());
@@ -66,12 +66,12 @@ impl C {
     }
 
     /// i z.
-    fn turned(self) -> C {
+    fn times_i(self) -> C {
         C::new(-self.im, self.re)
     }
 
     /// -i z.
-    fn back(self) -> C {
+    fn times_minus_i(self) -> C {
         C::new(self.im, -self.re)
     }
 
@@ -123,10 +123,10 @@ impl C {
         let re = a.clone().cosh() * b.clone().cos();
         let im = a.clone().sinh() * b.clone().sin();
         let lost = a.clone().is_inf().and(b.clone().is_finite().not());
-        // A part that is 0 stays 0 if the other is infinite or NaN.
+        // A real or imaginary part of 0 stays 0 if the other part is infinite or NaN.
         let (flat, even) = (b.clone().eq(b.like(0.0)), a.clone().eq(a.like(0.0)));
-        let turned = b.clone() * b.like(1.0).copy_sign(a.clone());
-        let flat_im = a.clone().is_nan().select(b, turned);
+        let times_i = b.clone() * b.like(1.0).copy_sign(a.clone());
+        let flat_im = a.clone().is_nan().select(b, times_i);
         let im = flat.select(flat_im, even.select(a.clone(), im));
         C::new(lost.select(a.abs(), re), im)
     }
@@ -175,7 +175,8 @@ impl C {
     fn asinh(self) -> C {
         let (a, b) = (self.re.clone(), self.im.clone());
         // i z = -b + i a; roots of 1 + i z and 1 - i z.
-        let (plus, minus) = (self.clone().turned().plus(1.0), self.clone().back().plus(1.0));
+        let (plus, minus) =
+            (self.clone().times_i().plus(1.0), self.clone().times_minus_i().plus(1.0));
         let (plus, minus) = (plus.sqrt(), minus.sqrt());
         let re = minus.clone().conj().mul(plus.clone()).im.un(UnOp::Asinh);
         let im = b.clone().atan2(plus.mul(minus).re);
@@ -187,7 +188,7 @@ impl C {
     }
 
     fn asin(self) -> C {
-        self.turned().asinh().back()
+        self.times_i().asinh().times_minus_i()
     }
 
     fn acos(self) -> C {
@@ -279,12 +280,12 @@ impl C {
             }
             UnOp::Log2 => z.log().scale(1.0 / LN_2),
             UnOp::Log10 => z.log().scale(1.0 / LN_10),
-            UnOp::Sin => z.turned().sinh().back(),
-            UnOp::Cos => z.turned().cosh(),
-            UnOp::Tan => z.turned().tanh().back(),
+            UnOp::Sin => z.times_i().sinh().times_minus_i(),
+            UnOp::Cos => z.times_i().cosh(),
+            UnOp::Tan => z.times_i().tanh().times_minus_i(),
             UnOp::Asin => z.asin(),
             UnOp::Acos => z.acos(),
-            UnOp::Atan => z.turned().atanh().back(),
+            UnOp::Atan => z.times_i().atanh().times_minus_i(),
             UnOp::Sinh => z.sinh(),
             UnOp::Cosh => z.cosh(),
             UnOp::Tanh => z.tanh(),

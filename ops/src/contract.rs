@@ -27,8 +27,8 @@ pub(crate) struct Operand {
     pub depth: Vec<i64>,
 }
 
-/// A contraction whose operands are computed. Neighbouring axes are merged where the strides allow
-/// it; an axis of size 1 is absent.
+/// A contraction whose operands are computed. Adjacent axes are merged if the strides allow it.
+/// Axes of size 1 are removed.
 #[derive(Clone)]
 pub(crate) struct Contraction {
     pub dtype: crate::dtype::DType,
@@ -55,7 +55,7 @@ pub(crate) fn strided(node: &Arc<Node>) -> Result<Buffer> {
 
 /// The contraction of a node, after its operands are computed.
 pub(crate) fn of(node: &Arc<Node>) -> Result<Contraction> {
-    const WRONG: Error = Error::Inside("a contraction has other axes than its operands");
+    const WRONG: Error = Error::Inside("the axes of a contraction do not match its operands");
     let def = node.def().ok_or(Error::Inside("a contraction was computed before"))?;
     let [left, right] = &def.inputs[..] else { return Err(WRONG) };
     let (x, mut y) = (strided(left)?, strided(right)?);

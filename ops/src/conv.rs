@@ -11,8 +11,8 @@ use crate::shape::show;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// Multiplications from which copies with neighbouring channels pay: all reads are then of sixteen
-/// bytes.
+/// Number of multiplications from which copies with adjacent channels are faster: all reads then
+/// have 16 bytes.
 const WORTH_COPIES: usize = 1 << 26;
 
 /// Windows along each spatial axis.
@@ -40,7 +40,7 @@ impl Tensor {
         if rank < spatial || lists.iter().any(|l| l.len() != spatial) {
             return Err(Error::shape(
                 op,
-                format!("{} with {spatial} axes of windows", show(self.shape())),
+                format!("{} has too few axes for {spatial} window axes", show(self.shape())),
             ));
         }
         let lead = rank - spatial;
@@ -57,12 +57,15 @@ impl Tensor {
                 (x.shape().get(lead + i).copied().unwrap_or(0), at(w.stride), at(w.dilation));
             let reach = k.checked_sub(1).map(|k| k * d + 1);
             let (Some(reach), true) = (reach, s > 0 && d > 0) else {
-                return Err(Error::value(op, "a window, stride or dilation is 0"));
+                return Err(Error::value(op, "window, stride and dilation must not be 0"));
             };
             if reach > n {
                 return Err(Error::shape(
                     op,
-                    format!("a window of {reach} in {n} elements (padding included)"),
+                    format!(
+                        "the window of {reach} elements is larger than the axis of {n} \
+                    (padding included)"
+                    ),
                 ));
             }
             outs.push((n - reach) / s + 1);
@@ -98,14 +101,14 @@ impl Tensor {
         const OP: &str = "conv";
         Device::same(OP, self.device(), weight.device())?;
         let ([n, c, ..], [out, each, kernel @ ..]) = (self.shape(), weight.shape()) else {
-            return Err(Error::shape(OP, "takes (n, channels, …) and (out, channels, …)"));
+            return Err(Error::shape(OP, "needs (n, channels, …) and a weight (out, channels, …)"));
         };
         let fits = groups > 0 && each * groups == *c && out % groups == 0;
         if !fits || self.rank() != weight.rank() {
             return Err(Error::shape(
                 OP,
                 format!(
-                    "{} with a weight of {} in {groups} groups",
+                    "{} does not match a weight of {} with {groups} groups",
                     show(self.shape()),
                     show(weight.shape())
                 ),
@@ -143,8 +146,8 @@ impl Tensor {
         }
     }
 
-    /// A copy (lead…, channels, spatial…) with `lead` axes before the spatial ones, in which the
-    /// channels of a place are neighbours, with zeros around it.
+    /// A zero-padded copy of (lead…, channels, spatial…), with `lead` axes before the spatial ones.
+    /// The channels of a position are adjacent.
     fn channels_last(&self, lead: usize, padding: &[usize]) -> Result<Tensor> {
         let channels = lead.saturating_sub(1);
         let rank = self.rank();
@@ -171,8 +174,8 @@ impl Tensor {
         copy.permute(&back)
     }
 
-    /// A convolution as one product over channels and taps, whose right side is a view of the
-    /// windows: no copy of them is made. Shapes fit.
+    /// A convolution as one product over channels and taps. The right side is a view of the
+    /// windows, so they are not copied. The caller has checked the shapes.
     fn contracted(&self, weight: &Tensor, windows: &Windows<'_>, groups: usize) -> Result<Tensor> {
         let ([n, c, sizes @ ..], [out, each, kernel @ ..]) = (self.shape(), weight.shape()) else {
             return Err(Error::Inside("a convolution without channels"));
@@ -182,7 +185,7 @@ impl Tensor {
         let spread = self.shaped(&split)?;
         let products = weight.numel().saturating_mul(n).saturating_mul(sizes.iter().product());
         let wide = 16 / self.dtype().size();
-        // A kernel of one tap reads neighbours along the image.
+        // A kernel with one tap reads adjacent elements of the image.
         let taps = kernel.iter().product::<usize>() > 1;
         let last = taps && each % wide == 0 && products >= WORTH_COPIES;
         let (x, windows) = match last {
@@ -236,7 +239,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         const OP: &str = "conv_transpose";
         let ([n, c, sizes @ ..], [c2, each, kernel @ ..]) = (self.shape(), weight.shape()) else {
-            return Err(Error::shape(OP, "takes (n, channels, …) and (channels, out, …)"));
+            return Err(Error::shape(OP, "needs (n, channels, …) and a weight (channels, out, …)"));
         };
         let spatial = kernel.len();
         let lists = [windows.stride, windows.padding, windows.dilation, output_padding];
@@ -248,7 +251,7 @@ impl Tensor {
             ));
         }
         if windows.stride.contains(&0) || windows.dilation.contains(&0) || kernel.contains(&0) {
-            return Err(Error::value(OP, "a window, stride or dilation is 0"));
+            return Err(Error::value(OP, "window, stride and dilation must not be 0"));
         }
         // Spreads the elements by the stride and pads them by the window's reach; then an ordinary
         // convolution with the flipped window.
@@ -283,9 +286,9 @@ impl Tensor {
         let mut y = spread.conv(&w, bias, &inner, groups)?;
         for (i, p) in crop.into_iter().enumerate() {
             let n = y.shape().get(2 + i).copied().unwrap_or(0);
-            let left = n.checked_sub(2 * p).ok_or_else(|| {
-                Error::shape(OP, format!("padding {p} takes all of {n} elements"))
-            })?;
+            let left = n
+                .checked_sub(2 * p)
+                .ok_or_else(|| Error::shape(OP, format!("padding {p} removes all {n} elements")))?;
             y = y.slice_axis(2 + i, p as i64, 1, left)?;
         }
         Ok(y)

@@ -89,7 +89,7 @@ impl Tensor {
             ));
         }
         if span > i128::from(u32::MAX) {
-            return Err(Error::value("randint", "a range of more than 2^32 - 1 integers"));
+            return Err(Error::value("randint", "the range has more than 2^32 - 1 integers"));
         }
         // 64 random bits modulo the range: the bias is below 2^-32.
         let words = words(shape, 2, device)?;
@@ -208,7 +208,7 @@ impl Tensor {
     pub fn triangle(&self, upper: bool, k: i64) -> Result<Tensor> {
         let op = if upper { "triu" } else { "tril" };
         let [.., rows, columns] = *self.shape() else {
-            return Err(Error::shape(op, "takes two axes and more"));
+            return Err(Error::shape(op, "needs at least two axes"));
         };
         let on = diagonal(rows, columns, self.device())?;
         let k = Tensor::full(&[], Scalar::Int(i128::from(k)), DType::I64, self.device())?;

@@ -54,9 +54,9 @@ pub fn config() -> Config {
     Config::new().isolation(isolation)
 }
 
-/// Names the file `kjit-cc` of a program that cannot be started as a compiler, such as an
-/// interpreter. Compilers run in it if it exists; otherwise in this process. Searches and opens
-/// nothing. False if the engine was made before, or a file was named before.
+/// Sets the path of `kjit-cc`, for a program that cannot be its own compiler process, such as an
+/// interpreter. Compilers run in `kjit-cc` if the file exists, otherwise in this process. Returns
+/// false if the engine exists already, or a path was set before.
 pub fn use_worker(kjit_cc: &Path) -> bool {
     ENGINE.get().is_none() && WORKER.set(kjit_cc.to_owned()).is_ok()
 }
@@ -104,18 +104,18 @@ impl Device {
         }
     }
 
-    /// The device of new tensors when none is named: the CPU until it is set.
+    /// The default device of new tensors: the CPU until it is set.
     #[must_use]
     pub fn default_one() -> Device {
         DEFAULT.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Device::Cpu)
     }
 
-    /// Makes new tensors on this device.
+    /// Sets the default device of new tensors.
     pub fn set_default(&self) {
         *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clone());
     }
 
-    /// Waits for all work on it.
+    /// Waits for all work on the device.
     ///
     /// # Errors
     /// [`Error::Engine`], also for a fault of an earlier kernel.

@@ -17,7 +17,7 @@ pub const CUDA: i32 = 2;
 pub const ROCM: i32 = 10;
 /// Flag: the memory must not be written.
 pub const READ_ONLY: u64 = 1;
-/// Flag: the memory is a copy that nobody else has.
+/// Flag: the memory is a copy without another owner.
 pub const COPIED: u64 = 2;
 
 /// `DLDataType`.
@@ -60,7 +60,7 @@ pub struct DLTensor {
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// The producer's own.
+    /// Data of the producer.
     pub manager_ctx: *mut c_void,
     /// Frees this struct.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
@@ -74,7 +74,7 @@ pub struct DLManagedTensorVersioned {
     pub major: u32,
     /// Its second number.
     pub minor: u32,
-    /// The producer's own.
+    /// Data of the producer.
     pub manager_ctx: *mut c_void,
     /// Frees this struct.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
@@ -146,7 +146,8 @@ struct ExportedOwner {
     strides: Vec<i64>,
 }
 
-/// A tensor's memory as DLPack has it. [`Exported::versioned`] and [`Exported::old`] hand it over.
+/// A tensor's memory for DLPack. [`Exported::versioned`] and [`Exported::old`] convert it to the
+/// structs.
 pub struct Exported {
     tensor: DLTensor,
     held: Box<ExportedOwner>,
@@ -159,11 +160,11 @@ pub struct Exported {
 unsafe impl Send for Exported {}
 
 impl Tensor {
-    /// Computes the tensor and shows its memory; with `copy` that of a copy.
+    /// Computes the tensor and exports its memory, or the memory of a copy if `copy` is set.
     ///
     /// # Errors
-    /// Errors of the computation; [`Error::Value`] for complex tensors on a GPU, whose parts lie
-    /// apart.
+    /// Errors of the computation; [`Error::Value`] for complex tensors on a GPU, which are stored
+    /// as two tensors.
     pub fn to_dlpack(&self, copy: bool) -> Result<Exported> {
         self.eval()?;
         let mut whole = self.clone();
@@ -173,7 +174,10 @@ impl Tensor {
         };
         let (at, strides, kept) = if !matches!(self.device(), Device::Cpu) {
             if dtype.is_complex() {
-                let why = format!("{dtype} on a GPU has its parts apart: to_device(\"cpu\") first");
+                let why = format!(
+                    "{dtype} on a GPU is stored as two tensors: use \
+                to_device(\"cpu\") first"
+                );
                 return Err(Error::value("to_dlpack", why));
             }
             if copy {
@@ -221,23 +225,28 @@ impl Tensor {
     /// null or unaligned memory; [`Error::Shape`] for sizes below 0 or too large.
     ///
     /// # Safety
-    /// The struct is filled in as DLPack demands, its memory stays until `keep` is dropped, and
-    /// nothing writes to it during that time. On a GPU the work that filled it has ended, or the
-    /// stream of [`Device::stream_handle`] waits for it.
+    /// The struct is filled in as DLPack demands, its memory stays valid until `keep` is dropped,
+    /// and nothing writes to the memory during that time. On a GPU the work that filled it has
+    /// ended, or the stream of [`Device::stream_handle`] waits for it.
     pub unsafe fn from_dltensor(given: &DLTensor, keep: Keep) -> Result<Tensor> {
         let op = "from_dlpack";
         let found = DTYPES.into_iter().find(|d| type_of(*d) == given.dtype);
         let Some(dtype) = found else {
             let DLDataType { code, bits, lanes } = given.dtype;
-            let why = format!(
-                "type code {code} of {bits} bits, {lanes} lanes is not a dtype of \
-                               kjit"
-            );
+            let why =
+                format!("type code {code} with {bits} bits and {lanes} lanes is not supported");
             return Err(Error::dtype(op, why));
         };
         let rank = usize::try_from(given.ndim).unwrap_or(usize::MAX);
         if rank > 64 || (rank > 0 && given.shape.is_null()) {
-            return Err(Error::shape(op, format!("{} axes, or no sizes", given.ndim)));
+            return Err(Error::shape(
+                op,
+                format!(
+                    "the number of axes ({}) is invalid, or the sizes \
+            are null",
+                    given.ndim
+                ),
+            ));
         }
         let list = |at: *const i64| match rank {
             0 => Vec::new(),
@@ -247,7 +256,7 @@ impl Tensor {
         let sizes = list(given.shape);
         let shape =
             sizes.iter().map(|n| usize::try_from(*n)).collect::<std::result::Result<_, _>>();
-        let shape: Vec<usize> = shape.map_err(|_| Error::shape(op, "a size below 0"))?;
+        let shape: Vec<usize> = shape.map_err(|_| Error::shape(op, "a size is negative"))?;
         let strides = if given.strides.is_null() { packed(&shape) } else { list(given.strides) };
         // The memory from the lowest to the highest address.
         let size = dtype.size() as i64;
@@ -256,7 +265,7 @@ impl Tensor {
                 sum.checked_add(f(s.checked_mul((*n).max(1) as i64 - 1)?, 0))
             })
         };
-        let far = || Error::shape(op, "the strides lead out of any memory");
+        let far = || Error::shape(op, "the strides exceed the address space");
         let low = reach(Ord::min).ok_or_else(far)?;
         let high = reach(Ord::max).ok_or_else(far)?;
         let empty = shape.contains(&0);
@@ -266,7 +275,7 @@ impl Tensor {
         let start = start.wrapping_add(low.checked_mul(size).ok_or_else(far)?);
         if !empty && (given.data.is_null() || !(start as usize).is_multiple_of(dtype.part().size()))
         {
-            return Err(Error::value(op, "memory that is null, or not aligned to its elements"));
+            return Err(Error::value(op, "the memory is null or not aligned to its elements"));
         }
         let home = device(given.device_type, given.device_id)?;
         let (start, bytes) = (start as u64, bytes as usize);
@@ -283,7 +292,7 @@ impl Tensor {
 }
 
 impl Exported {
-    /// Whether a stride is negative, which not every library takes.
+    /// Whether a stride is negative, which some libraries do not support.
     #[must_use]
     pub fn has_negative_strides(&self) -> bool {
         self.held.strides.iter().any(|s| *s < 0)

@@ -67,8 +67,8 @@ pub enum Error {
     },
     /// Not implemented on this device.
     #[error(
-        "{op} is not there on {device} yet: to_device(\"cpu\") computes it on the CPU \
-         (docs/operations.md lists what is absent)"
+        "{op} is not implemented on {device}: use to_device(\"cpu\") (docs/operations.md lists \
+         missing operations)"
     )]
     Absent {
         /// The operation.
@@ -84,8 +84,8 @@ pub enum Error {
     },
     /// Out of memory of a GPU, after the pool's free blocks were freed.
     #[error(
-        "{device}: no memory for {bytes} bytes: {free} of {total} are free, tensors of this \
-         process have {in_use}; drop tensors, compute in smaller parts, or use float16"
+        "{device}: cannot allocate {bytes} bytes: {free} of {total} are free, tensors of this \
+         process use {in_use}; delete tensors, compute in smaller parts, or use float16"
     )]
     DeviceMemory {
         /// The device.

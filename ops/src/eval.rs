@@ -108,7 +108,7 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
         Op::Fold { op, folded } => {
             let from = input(0)?;
             if from.numel() == 0 {
-                return Err(Error::Inside("an empty fold was not taken care of"));
+                return Err(Error::Inside("an empty fold was not handled"));
             }
             match device {
                 Device::Cpu => {
@@ -236,7 +236,7 @@ fn each(node: &Arc<Node>) -> Result<Buffer> {
     let Device::Gpu(gpu) = &node.device else {
         return cpu::each(&cpu::group::program(node, None)?, &node.shape);
     };
-    // Most groups are element-wise alone and go on at once.
+    // Most groups are purely element-wise.
     if fuse::reads_apart(node) {
         if let Some(product) = fuse::product(node)
             && let Some(program) = lower::after(node, &product)?

@@ -1,4 +1,4 @@
-//! A tensor's graph with the way in which it was computed: the operations of each launch.
+//! The graph of a tensor and the operations of each launch that computed it.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -8,16 +8,16 @@ use crate::tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How an operation's elements came to be.
+/// How the elements of an operation were computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// They were in memory before.
+    /// They were in memory already.
     Given,
     /// A group computed them and wrote them to memory.
     Stored,
     /// They are a view of memory: nothing was computed or copied.
     View,
-    /// They were computed inside the group of a reader and never lay in memory.
+    /// They were computed inside the group of a consumer and were not stored.
     Fused,
 }
 
@@ -32,7 +32,7 @@ pub struct Part {
     pub shape: Vec<usize>,
     /// Positions of its inputs in [`Explanation::parts`].
     pub inputs: Vec<usize>,
-    /// How its elements came to be.
+    /// How its elements were computed.
     pub role: Role,
 }
 
@@ -71,8 +71,8 @@ impl Explanation {
 }
 
 impl Tensor {
-    /// Computes the tensor and tells how: which operations went into which launch. What was
-    /// computed before is [`Role::Given`].
+    /// Computes the tensor and reports the operations of each launch. Operations that were computed
+    /// before are [`Role::Given`].
     ///
     /// # Errors
     /// Errors of the computation.

@@ -29,7 +29,13 @@ fn typed(op: &'static str, list: &str) -> Result<Vec<Typed>> {
             [kind, name] => {
                 let dtype = DTYPES.into_iter().find(|d| d.name() == *kind);
                 if dtype.is_none() && kind.len() != 1 {
-                    return Err(Error::value(op, format!("'{kind}' is not a dtype and no letter")));
+                    return Err(Error::value(
+                        op,
+                        format!(
+                            "'{kind}' is neither a dtype nor a \
+                    letter"
+                        ),
+                    ));
                 }
                 Ok(Typed { dtype, letter: (*kind).to_owned(), name: (*name).to_owned() })
             }
@@ -76,7 +82,14 @@ fn dtype_of(op: &'static str, p: &Typed, known: &[(String, DType)]) -> Result<DT
     match found {
         Some(d) if d.is_complex() => Err(Error::takes(op, "real numbers", d)),
         Some(d) => Ok(d),
-        None => Err(Error::value(op, format!("no argument says what '{}' is", p.letter))),
+        None => Err(Error::value(
+            op,
+            format!(
+                "no argument determines the dtype of \
+        '{}'",
+                p.letter
+            ),
+        )),
     }
 }
 
@@ -94,7 +107,17 @@ fn check_name(op: &'static str, name: &str) -> Result<()> {
     let fits = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && !name.is_empty();
-    if fits { Ok(()) } else { Err(Error::value(op, format!("'{name}' is not a name of a kernel"))) }
+    if fits {
+        Ok(())
+    } else {
+        Err(Error::value(
+            op,
+            format!(
+                "'{name}' is not a valid kernel \
+    name"
+            ),
+        ))
+    }
 }
 
 /// The kernel's name in the text. CUDA has functions of its own called `norm`, `max` and the like.
@@ -135,7 +158,13 @@ impl ElementwiseKernel {
         const OP: &str = "ElementwiseKernel";
         let (gpu, first) = on_gpu(OP, args)?;
         if args.len() != self.ins.len() {
-            let why = format!("{}: {} arguments for {}", self.name, args.len(), self.ins.len());
+            let why = format!(
+                "{}: {} arguments for {} \
+            parameters",
+                self.name,
+                args.len(),
+                self.ins.len()
+            );
             return Err(Error::value(OP, why));
         }
         let known = settle(OP, &self.ins, args)?;
@@ -192,10 +221,10 @@ impl ElementwiseKernel {
 }
 
 fn on_gpu<'a>(op: &'static str, args: &'a [Tensor]) -> Result<(Arc<Gpu>, &'a Tensor)> {
-    let first = args.first().ok_or_else(|| Error::value(op, "takes one tensor at least"))?;
+    let first = args.first().ok_or_else(|| Error::value(op, "needs at least one tensor"))?;
     match first.device() {
         Device::Gpu(gpu) => Ok((Arc::clone(gpu), first)),
-        Device::Cpu => Err(Error::value(op, "runs on GPUs: the CPU has no compiler of kernels")),
+        Device::Cpu => Err(Error::value(op, "needs a GPU: kernels cannot be compiled for the CPU")),
     }
 }
 
@@ -217,7 +246,13 @@ impl ReductionKernel {
         check_name(OP, name)?;
         let (ins, outs) = (typed(OP, ins)?, typed(OP, outs)?);
         let ([input], [out]) = (ins.as_slice(), outs.as_slice()) else {
-            return Err(Error::value(OP, format!("{name}: one input and one output")));
+            return Err(Error::value(
+                OP,
+                format!(
+                    "{name}: exactly one input and one output are \
+            needed"
+                ),
+            ));
         };
         Ok(ReductionKernel {
             input: input.clone(),
@@ -252,7 +287,7 @@ impl ReductionKernel {
             return Ok(Tensor::real(out));
         }
         if k == 0 && self.identity.is_empty() {
-            return Err(Error::value(OP, format!("{} has no elements to join", show(x.shape()))));
+            return Err(Error::value(OP, format!("{} has no elements to reduce", show(x.shape()))));
         }
         let ((kind, read, _), (result, _, write)) = (words(din), words(dout));
         let acc = if din.kind() == Kind::Float { kind } else { result };

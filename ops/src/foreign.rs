@@ -23,7 +23,7 @@ pub struct GpuView {
     pub stream: usize,
 }
 
-/// Memory of another library. Kernels that read it end before it goes back to its owner.
+/// Memory of another library. It is released after the kernels that read it have finished.
 struct BorrowedMemory {
     gpu: Arc<Gpu>,
     keep: Option<Keep>,
@@ -31,7 +31,7 @@ struct BorrowedMemory {
 
 impl Drop for BorrowedMemory {
     fn drop(&mut self) {
-        // An error means a lost device, on which nothing runs any more; the next call reports it.
+        // An error means that the device is lost; the next call reports it.
         let _ = self.gpu.stream().synchronize();
         drop(self.keep.take());
     }
@@ -49,7 +49,7 @@ impl Tensor {
         }
         let buffer = eval::value(&self.re)?;
         let Store::Gpu(gpu, memory) = &buffer.store else {
-            return Err(Error::value("gpu_view", "it is on the CPU"));
+            return Err(Error::value("gpu_view", "the tensor is on the CPU"));
         };
         gpu.synchronize()?;
         let from = buffer.offset * self.re.dtype.size() as i64;
@@ -61,11 +61,11 @@ impl Tensor {
     }
 
     /// A real tensor over memory of another library on a GPU, without a copy. `offset` is the
-    /// position of the first element behind `address`, in elements, as are the strides.
+    /// position of the first element after `address`, in elements, as are the strides.
     ///
     /// # Errors
-    /// [`Error::Shape`] if an element lies outside of the memory; [`Error::Value`] if the device
-    /// is the CPU or the dtype is complex.
+    /// [`Error::Shape`] if an element is outside the memory; [`Error::Value`] if the device is the
+    /// CPU or the dtype is complex.
     ///
     /// # Safety
     /// `address` has `bytes` readable bytes on the device, aligned to the dtype, until `keep` is
@@ -84,14 +84,18 @@ impl Tensor {
         device: &Device,
     ) -> Result<Tensor> {
         let Device::Gpu(gpu) = device else {
-            return Err(Error::value("from_dlpack", "memory of a GPU on the device cpu"));
+            return Err(Error::value(
+                "from_dlpack",
+                "GPU memory cannot become a tensor on the \
+            device cpu",
+            ));
         };
         if dtype.is_complex() {
-            return Err(Error::value("from_dlpack", "complex memory of a GPU is not shared"));
+            return Err(Error::value("from_dlpack", "complex GPU memory cannot be shared"));
         }
         count("from_dlpack", shape)?;
         if !crate::tensor::inside(shape, strides, offset, (bytes / dtype.size()) as i64) {
-            return Err(Error::shape("from_dlpack", "the strides lead out of the memory"));
+            return Err(Error::shape("from_dlpack", "the strides exceed the memory"));
         }
         if numel(shape) == 0 {
             let store = gpu.store(0)?;

@@ -1,11 +1,11 @@
-//! Finds what a group can compute besides its own operations: the product whose results it reads
-//! element by element, or the folds of its rows.
+//! Finds the product or the folds that can be fused into a group: a product whose results the group
+//! reads element by element, or folds of its rows.
 
 use crate::node::{Def, Node, Op};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Number of nodes that are looked at.
+/// Maximum number of visited nodes.
 const MOST_NODES: usize = 256;
 
 /// The unfinished nodes of a group, and how often the group reads each.
@@ -55,7 +55,7 @@ pub(crate) fn reads_apart(root: &Arc<Node>) -> bool {
 
 impl Readers {
     /// The nodes of a group of rows: with the inputs of folds. `None` if it has no fold, or if the
-    /// root is no element-wise operation and no view of one.
+    /// root is neither an element-wise operation nor a view of one.
     pub(crate) fn of_rows(root: &Arc<Node>) -> Option<Readers> {
         let def = root.def()?;
         let inner = || def.inputs.first().and_then(|n| n.def());
@@ -85,7 +85,7 @@ impl Readers {
         }
     }
 
-    /// Whether nothing outside the group can ask for this node's value.
+    /// Whether no consumer outside the group can read this node's value.
     pub(crate) fn is_private(&self, node: &Arc<Node>) -> bool {
         let node = Arc::as_ptr(node);
         self.reads.get(&node).is_some_and(|n| self.owners.get(&node) == Some(n))

@@ -54,7 +54,7 @@ fn basic(op: &'static str, index: &[Index], from: &[usize]) -> Result<Basic> {
     if dots > 1 || taken > from.len() {
         return Err(Error::shape(
             op,
-            format!("{taken} indices and {dots} ellipses for {}", show(from)),
+            format!("{taken} indices and {dots} ellipses do not match {}", show(from)),
         ));
     }
     let whole = Index::Slice(None, None, None);
@@ -93,7 +93,7 @@ fn basic(op: &'static str, index: &[Index], from: &[usize]) -> Result<Basic> {
             Index::Slice(a, b, step) => {
                 let step = step.unwrap_or(1);
                 if step == 0 {
-                    return Err(Error::value(op, "a slice's step is 0"));
+                    return Err(Error::value(op, "the step of a slice must not be 0"));
                 }
                 let (start, count) = slice(size, *a, *b, step);
                 (start, step, count)
@@ -152,7 +152,7 @@ impl Tensor {
         if value.dtype().is_complex() && !self.dtype().is_complex() {
             return Err(Error::dtype(
                 OP,
-                format!("a value of {} does not go into {}", value.dtype(), self.dtype()),
+                format!("a value of {} cannot be assigned to {}", value.dtype(), self.dtype()),
             ));
         }
         let value = value.astype(self.dtype())?;
@@ -197,7 +197,12 @@ impl Tensor {
         }
         Err(Error::shape(
             op,
-            format!("a mask of {} for {}", show(mask.shape()), show(self.shape())),
+            format!(
+                "the mask has the shape {}, but the tensor \
+            {}",
+                show(mask.shape()),
+                show(self.shape())
+            ),
         ))
     }
 
@@ -226,8 +231,8 @@ impl Tensor {
                 _ => {
                     return Err(Error::value(
                         op,
-                        "tensors of indices go with integers alone, for the leading axes; a mask \
-                         stands alone",
+                        "index tensors can be combined only with integers, for the leading axes; \
+                         a mask must be the only index",
                     ));
                 }
             };
@@ -238,7 +243,7 @@ impl Tensor {
         if columns.len() > self.rank() {
             return Err(Error::shape(
                 op,
-                format!("{} indices for {}", columns.len(), show(self.shape())),
+                format!("too many indices ({}) for {}", columns.len(), show(self.shape())),
             ));
         }
         let mut linear: Option<Tensor> = None;
@@ -286,7 +291,10 @@ impl Tensor {
         const OP: &str = "take";
         let axis = crate::shape::axis(OP, axis, self.rank())?;
         if index.rank() != 1 {
-            return Err(Error::shape(OP, format!("indices of {}", show(index.shape()))));
+            return Err(Error::shape(
+                OP,
+                format!("the indices must have one axis, got {}", show(index.shape())),
+            ));
         }
         let mut shape = self.shape().to_vec();
         if let Some(n) = shape.get_mut(axis) {
@@ -311,7 +319,7 @@ impl Tensor {
         if index.rank() != self.rank() {
             return Err(Error::shape(
                 OP,
-                format!("indices of {} for {}", show(index.shape()), show(self.shape())),
+                format!("the indices {} do not match {}", show(index.shape()), show(self.shape())),
             ));
         }
         let without = |s: &[usize]| -> Vec<usize> {
@@ -330,7 +338,7 @@ impl Tensor {
     pub(crate) fn gather(&self, op: &'static str, index: &Tensor, axis: usize) -> Result<Tensor> {
         Device::same(op, self.device(), index.device())?;
         if !index.dtype().is_int() {
-            return Err(Error::takes(op, "indices of integers", index.dtype()));
+            return Err(Error::takes(op, "integer indices", index.dtype()));
         }
         let index = expr::cast(&index.re, DType::I64)?;
         let size = self.shape().get(axis).copied().unwrap_or(0);
@@ -350,7 +358,7 @@ impl Tensor {
     }
 
     /// A copy in which `values` are written (or added) along an axis at `index`, which has their
-    /// shape. Of several writes to one element the last in row-major order is kept.
+    /// shape. The last of several writes to one element, in row-major order, wins.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`]; [`Error::Index`] during the
@@ -361,12 +369,12 @@ impl Tensor {
         Device::same(op, self.device(), index.device())?;
         Device::same(op, self.device(), values.device())?;
         if !index.dtype().is_int() {
-            return Err(Error::takes(op, "indices of integers", index.dtype()));
+            return Err(Error::takes(op, "integer indices", index.dtype()));
         }
         if self.dtype() != values.dtype() {
             return Err(Error::dtype(
                 op,
-                format!("values of {} into {}", values.dtype(), self.dtype()),
+                format!("values of {} cannot be written to {}", values.dtype(), self.dtype()),
             ));
         }
         let fits = index.shape() == values.shape()
@@ -381,7 +389,7 @@ impl Tensor {
             return Err(Error::shape(
                 op,
                 format!(
-                    "indices of {} and values of {} into {}",
+                    "the shapes of indices {}, values {} and destination {} do not match",
                     show(index.shape()),
                     show(values.shape()),
                     show(self.shape())

@@ -51,7 +51,7 @@ impl RawKernel {
         let mut from = 0;
         let list = loop {
             let rest = plain.get(from..).unwrap_or_default();
-            let at = rest.find(name).ok_or_else(|| fail("is not a kernel of the text"))?;
+            let at = rest.find(name).ok_or_else(|| fail("is not a kernel in the source"))?;
             let (before, after) = (rest.get(..at).unwrap_or_default(), rest.get(at + name.len()..));
             from += at + name.len();
             let alone = !before.ends_with(is_word);
@@ -118,7 +118,7 @@ impl RawKernel {
                 (KernelArg::Tensor(t), true) => {
                     if t.im.is_some() {
                         return Err(fail(format!(
-                            "{} is complex, whose parts lie apart",
+                            "{} is complex, which is stored as two tensors",
                             param.name
                         )));
                     }
@@ -130,12 +130,12 @@ impl RawKernel {
                 }
                 (KernelArg::Scalar(v), false) => {
                     let bytes = number(*v, &param.kind).ok_or_else(|| {
-                        fail(format!("{} has the type {}", param.name, param.kind))
+                        fail(format!("{} has the unsupported type {}", param.name, param.kind))
                     })?;
                     values.push(Value::Bytes(bytes));
                 }
-                (_, true) => return Err(fail(format!("{} takes a tensor", param.name))),
-                (_, false) => return Err(fail(format!("{} takes a number", param.name))),
+                (_, true) => return Err(fail(format!("{} must be a tensor", param.name))),
+                (_, false) => return Err(fail(format!("{} must be a number", param.name))),
             }
         }
         let text = format!("#include \"words.h\"\n#line 1 \"{}.cu\"\n{}", self.name, self.text);
@@ -158,7 +158,7 @@ impl RawKernel {
             Some(Device::Gpu(gpu)) => Ok(gpu),
             _ => Err(Error::value(
                 "RawKernel",
-                format!("{} runs on GPUs: the CPU has no compiler of kernels", self.name),
+                format!("{} needs a GPU: kernels cannot be compiled for the CPU", self.name),
             )),
         }
     }

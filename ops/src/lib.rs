@@ -13,22 +13,21 @@
 //! ```
 //!
 //! Modules:
-//!
-//! | where | what |
+//! | module | contents |
 //! |---|---|
 //! | `dtype`, `scalar`, `shape`, `error` | types of elements, promotion; values; shapes; errors |
 //! | `element` | the element-wise primitives by name |
 //! | `node`, `view` | the graph of primitives, hash-consed; views as affine index functions |
 //! | `expr`, `complex` | arithmetic over nodes; complex numbers as pairs |
-//! | `lower`, `program`, `fuse` | grouping, and a group's bytecode; what a product computes too |
-//! | `recipe` | the structure by which a group is remembered |
+//! | `lower`, `program`, `fuse` | grouping, and the bytecode of a group; fusion with products and folds |
+//! | `recipe` | the structure of a group, as a cache key |
 //! | `contract` | products over several axes, by strides |
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |
 //! | `dlpack` | tensors from and to the structs of DLPack |
 //! | `foreign` | memory of a GPU that other libraries share |
-//! | `pool` | memory that is kept for later tensors, page-locked memory |
+//! | `pool` | memory pools, page-locked memory |
 //! | `explain` | the operations of each launch |
 //! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn`, `conv`, `losses` | the operations |
 

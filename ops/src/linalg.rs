@@ -26,16 +26,16 @@ impl Tensor {
             Error::shape(OP, format!("{} and {} {why}", show(self.shape()), show(other.shape())))
         };
         if self.rank() == 0 || other.rank() == 0 {
-            return Err(fail("have to have axes"));
+            return Err(fail("must have axes"));
         }
         let (a, b) = (self.astype(dtype)?, other.astype(dtype)?);
         let a = if a.rank() == 1 { a.expand_dims(&[0])? } else { a };
         let b = if b.rank() == 1 { b.expand_dims(&[1])? } else { b };
         let ([left @ .., m, k], [right @ .., k2, n]) = (a.shape(), b.shape()) else {
-            return Err(fail("have to have axes"));
+            return Err(fail("must have axes"));
         };
         if k != k2 {
-            return Err(fail(&format!("do not multiply: {k} columns against {k2} rows")));
+            return Err(fail(&format!("cannot be multiplied: {k} columns, but {k2} rows")));
         }
         let batch = broadcast(OP, left, right)?;
         let (m, k, n) = (*m, *k, *n);
@@ -92,7 +92,7 @@ impl Tensor {
             return Err(Error::shape(
                 OP,
                 format!(
-                    "{} and {} differ in the axes that are joined: {} and {}",
+                    "{} and {} differ in the contracted axes: {} and {}",
                     show(self.shape()),
                     show(other.shape()),
                     show(&sa),

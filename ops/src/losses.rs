@@ -62,7 +62,7 @@ impl Tensor {
         const OP: &str = "nll_loss";
         let x = self.floating(OP)?;
         if !target.dtype().is_int() || x.rank() == 0 {
-            return Err(Error::takes(OP, "classes as integers", target.dtype()));
+            return Err(Error::takes(OP, "integer classes", target.dtype()));
         }
         let at = if x.rank() == 1 { 0 } else { 1 };
         let index = target.astype(DType::I64)?;

@@ -1,6 +1,6 @@
 //! Lowers nodes to the bytecode of a group. Grouping is greedy and deterministic: element-wise
-//! nodes, views, casts and look-ups are merged into their reader; folds, products, sorts and copies
-//! are computed first and read.
+//! nodes, views, casts and gathers are merged into their consumer; folds, products, sorts and
+//! copies are computed first and read.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -374,7 +374,7 @@ impl Lowering {
     /// Computes a node before the group and reads it.
     fn cut(&mut self, node: &Arc<Node>, place: &ElementPosition, own: bool) -> Result<Reg> {
         if own {
-            return Err(Error::Inside("a group cannot read what it is to compute"));
+            return Err(Error::Inside("a group reads its own result"));
         }
         force(node)?;
         self.read(node, place)

@@ -118,7 +118,7 @@ impl Buffer {
     pub(crate) fn host(&self) -> Result<&[u8]> {
         match &self.store {
             Store::Host(memory) => Ok(memory.bytes()),
-            Store::Gpu(..) => Err(Error::Inside("memory of a GPU was read as the host's")),
+            Store::Gpu(..) => Err(Error::Inside("GPU memory was read as host memory")),
         }
     }
 }

@@ -39,7 +39,7 @@ impl Tensor {
         if order.len() != self.rank() {
             return Err(Error::shape(
                 "permute_dims",
-                format!("{} axes for {}", order.len(), show(self.shape())),
+                format!("{} axes do not match {}", order.len(), show(self.shape())),
             ));
         }
         let from: Vec<_> = (0..self.rank()).map(|a| order.iter().position(|o| *o == a)).collect();
@@ -83,7 +83,7 @@ impl Tensor {
         if from.len() != to.len() {
             return Err(Error::shape(
                 "moveaxis",
-                format!("{} sources, {} destinations", from.len(), to.len()),
+                format!("{} source axes, but {} destination axes", from.len(), to.len()),
             ));
         }
         let mut rest = (0..self.rank()).filter(|a| !from.contains(a));
@@ -107,7 +107,7 @@ impl Tensor {
         if common != shape {
             return Err(Error::shape(
                 "broadcast_to",
-                format!("{} does not become {}", show(self.shape()), show(shape)),
+                format!("{} cannot be broadcast to {}", show(self.shape()), show(shape)),
             ));
         }
         self.parts(|node| expr::expand(node, shape))
@@ -193,7 +193,7 @@ impl Tensor {
     /// [`Error::Value`] without tensors.
     pub fn concat(tensors: &[Tensor], at: i64) -> Result<Tensor> {
         let Some((first, others)) = tensors.split_first() else {
-            return Err(Error::value("concat", "no tensors are given"));
+            return Err(Error::value("concat", "needs at least one tensor"));
         };
         let rank = first.rank();
         let at = axis("concat", at, rank)?;
@@ -213,7 +213,7 @@ impl Tensor {
                 return Err(Error::shape(
                     "concat",
                     format!(
-                        "{} and {} differ beside axis {at}",
+                        "{} and {} differ in an axis other than {at}",
                         show(first.shape()),
                         show(other.shape())
                     ),
@@ -293,7 +293,7 @@ impl Tensor {
         if pairs.len() != self.rank() {
             return Err(Error::shape(
                 "pad",
-                format!("{} pairs for {}", pairs.len(), show(self.shape())),
+                format!("{} pairs of widths do not match {}", pairs.len(), show(self.shape())),
             ));
         }
         if pairs.iter().all(|p| *p == (0, 0)) {

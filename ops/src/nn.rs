@@ -24,7 +24,7 @@ impl Tensor {
         self.floating(op)?.in_f32(|x| Tensor::from_v(f(x.v())))
     }
 
-    /// Halves as f32, in which they are computed, so that a result is rounded once.
+    /// Converts f16 and bf16 to f32 for the computation, so that a result is rounded once.
     fn wide(&self) -> Result<Tensor> {
         match self.dtype() {
             DType::F16 | DType::BF16 => self.astype(DType::F32),
@@ -198,7 +198,13 @@ impl Tensor {
             return Err(Error::shape("group_norm", "takes (n, channels, …)"));
         };
         if groups == 0 || c % groups != 0 {
-            return Err(Error::shape("group_norm", format!("{c} channels in {groups} groups")));
+            return Err(Error::shape(
+                "group_norm",
+                format!(
+                    "{c} channels cannot be divided into \
+            {groups} groups"
+                ),
+            ));
         }
         let each = c / groups;
         let rest = x.numel() / (n * c).max(1);
@@ -248,7 +254,14 @@ impl Tensor {
     /// [`Error::Shape`], [`Error::DType`], [`Error::Index`].
     pub fn embedding(&self, index: &Tensor) -> Result<Tensor> {
         let [_, width] = *self.shape() else {
-            return Err(Error::shape("embedding", format!("a table of {}", show(self.shape()))));
+            return Err(Error::shape(
+                "embedding",
+                format!(
+                    "the table must have two axes, got \
+            {}",
+                    show(self.shape())
+                ),
+            ));
         };
         let flat = index.shaped(&[index.numel()])?;
         self.take(&flat, 0)?.shaped(&[index.shape(), &[width]].concat())
@@ -258,7 +271,7 @@ impl Tensor {
     /// count.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match.
     pub fn attention(
         &self,
         k: &Tensor,

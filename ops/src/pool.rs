@@ -1,5 +1,5 @@
-//! Memory that a GPU keeps for later tensors: blocks of the device, and page-locked host memory
-//! through which copies pass. The CPU has none.
+//! Memory pools of a GPU: device blocks for later tensors, and page-locked host memory for copies.
+//! The CPU has no pools.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use kjit_engine::PoolStats;
 /// Statistics of the page-locked memory of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinnedStatistics {
-    /// Copies for which all blocks were there.
+    /// Copies for which all blocks existed.
     pub hits: u64,
     /// Copies for which a block was allocated.
     pub misses: u64,
@@ -21,9 +21,7 @@ impl Device {
     fn pooled(&self, op: &'static str) -> Result<&Gpu> {
         match self {
             Device::Gpu(gpu) => Ok(gpu),
-            Device::Cpu => {
-                Err(Error::value(op, "the CPU has no pool: memory comes from the system"))
-            }
+            Device::Cpu => Err(Error::value(op, "the CPU has no memory pool")),
         }
     }
 

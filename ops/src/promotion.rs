@@ -34,7 +34,7 @@ pub fn promote(op: &'static str, a: DType, b: DType) -> Result<DType> {
                     return Err(Error::dtype(
                         op,
                         format!(
-                            "{a} and {b} have no common dtype; astype() makes one of them another"
+                            "{a} and {b} have no common dtype; convert one of them by astype()"
                         ),
                     ));
                 }

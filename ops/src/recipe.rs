@@ -1,6 +1,6 @@
 //! The structure of a group as words, before it is lowered: operations, dtypes, shapes and strides,
-//! but no values. A device remembers what it prepared for a structure, so a repeated expression is
-//! neither lowered nor rendered nor looked up by its text again.
+//! but no values. It is the key of the prepared launches of a device, so a repeated expression is
+//! neither lowered nor rendered again.
 
 use crate::dtype::DType;
 use crate::element::FoldOp;
@@ -11,7 +11,7 @@ use crate::node::{Node, Op};
 use crate::view::View;
 use std::sync::Arc;
 
-/// Nodes of a group beyond which its structure is not remembered.
+/// Maximum number of nodes of a group whose structure is cached.
 const MOST_NODES: usize = 64;
 
 /// A group's structure, with its buffers and constants in the order of the walk.

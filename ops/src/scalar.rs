@@ -30,10 +30,16 @@ impl Scalar {
     ///
     /// # Errors
     /// [`Error::Value`] for an integer outside the dtype's range; [`Error::DType`] for a kind that
-    /// the tensor's dtype does not accept (a bool tensor takes no int).
+    /// the tensor's dtype does not accept (such as an int for a bool tensor).
     pub fn beside(self, op: &'static str, other: DType) -> Result<DType> {
         let refuse = |what: &str| {
-            Err(Error::dtype(op, format!("a Python {what} does not go with a tensor of {other}")))
+            Err(Error::dtype(
+                op,
+                format!(
+                    "a Python {what} cannot be combined with a tensor of \
+            {other}"
+                ),
+            ))
         };
         match (self, other.kind()) {
             (Scalar::Bool(_), Kind::Bool) => Ok(other),

@@ -1,5 +1,5 @@
-//! Sorting, searching and sets. Results whose shape depends on values are computed at once, on the
-//! host.
+//! Sorting, searching and sets. Results whose shape depends on values are computed immediately on
+//! the host.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 /// The result of [`Tensor::unique`]: the values, the index of each value's first element, the
 /// number of the value for each element, and the number of elements with each value.
 pub struct Unique {
-    /// Sorted; each NaN counts as a value of its own.
+    /// Sorted; each NaN is a distinct value.
     pub values: Tensor,
     /// int64.
     pub indices: Tensor,
@@ -115,7 +115,14 @@ impl Tensor {
     ) -> Result<Tensor> {
         const OP: &str = "searchsorted";
         if self.rank() != 1 {
-            return Err(Error::shape(OP, format!("a list of {}", show(self.shape()))));
+            return Err(Error::shape(
+                OP,
+                format!(
+                    "the sorted list must have one axis, got \
+            {}",
+                    show(self.shape())
+                ),
+            ));
         }
         Device::same(OP, self.device(), values.device())?;
         let dtype = promote(OP, self.dtype(), values.dtype())?;
@@ -216,12 +223,12 @@ impl Tensor {
         let at = axis("repeat", at, self.rank())?;
         let n = self.shape().get(at).copied().unwrap_or(0);
         if times.iter().any(|t| *t < 0) {
-            return Err(Error::value("repeat", "a number of times is below 0"));
+            return Err(Error::value("repeat", "the number of repetitions must not be negative"));
         }
         if times.len() != n && times.len() != 1 {
             return Err(Error::shape(
                 "repeat",
-                format!("{} numbers of times for {n} elements", times.len()),
+                format!("{} repetition counts for {n} elements", times.len()),
             ));
         }
         let many = |i: usize| times.get(if times.len() == 1 { 0 } else { i }).copied().unwrap_or(0);

@@ -11,7 +11,14 @@ pub(crate) fn count(op: &'static str, shape: &[usize]) -> Result<usize> {
     match product {
         Some(n) if n <= isize::MAX as usize / 16 => Ok(n),
         _ if shape.contains(&0) => Ok(0),
-        _ => Err(Error::shape(op, format!("{} has more elements than fit memory", show(shape)))),
+        _ => Err(Error::shape(
+            op,
+            format!(
+                "{} has more elements than memory can \
+        hold",
+                show(shape)
+            ),
+        )),
     }
 }
 
@@ -57,7 +64,8 @@ pub fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<usize
             (x, y) => Err(Error::shape(
                 op,
                 format!(
-                    "shapes {} and {} do not broadcast: {x} against {y} in axis {i} of the result",
+                    "shapes {} and {} cannot be broadcast: sizes {x} and {y} in axis {i} of the \
+                     result",
                     show(a),
                     show(b)
                 ),
@@ -103,7 +111,7 @@ pub(crate) fn resolve(op: &'static str, from: &[usize], to: &[i64]) -> Result<Ve
         let to: Vec<String> = to.iter().map(i64::to_string).collect();
         Error::shape(
             op,
-            format!("{} ({have} elements) does not become ({})", show(from), to.join(", ")),
+            format!("{} ({have} elements) cannot be reshaped to ({})", show(from), to.join(", ")),
         )
     };
     let mut known = 1usize;
@@ -142,7 +150,7 @@ mod tests {
         assert_eq!(broadcast("t", &[3, 1], &[2, 1, 5]).unwrap(), [2, 3, 5]);
         assert_eq!(broadcast("t", &[0], &[1]).unwrap(), [0]);
         let error = broadcast("add", &[3], &[2]).unwrap_err().to_string();
-        assert!(error.contains("add: shapes (3,) and (2,) do not broadcast"), "{error}");
+        assert!(error.contains("add: shapes (3,) and (2,) cannot be broadcast"), "{error}");
     }
 
     #[test]

@@ -52,7 +52,11 @@ impl Tensor {
     pub fn pair_of(re: &Tensor, im: &Tensor) -> Result<Tensor> {
         let dtype = re.dtype();
         if dtype != im.dtype() || !matches!(dtype, DType::F32 | DType::F64) {
-            let why = format!("parts of {dtype} and {}, not two of float32 or float64", im.dtype());
+            let why = format!(
+                "the parts have the dtypes {dtype} and {}; both must be float32 or \
+            both float64",
+                im.dtype()
+            );
             return Err(Error::dtype("complex", why));
         }
         Tensor::pair(re.v(), im.v())
@@ -137,7 +141,7 @@ impl Tensor {
             return Err(Error::shape(
                 "from_bytes",
                 format!(
-                    "{} bytes for {} of {dtype}, which is {}",
+                    "got {} bytes, but {} of {dtype} needs {}",
                     bytes.len(),
                     crate::shape::show(shape),
                     n * dtype.size()
@@ -157,7 +161,7 @@ impl Tensor {
     /// A tensor over borrowed memory, without a copy.
     ///
     /// # Errors
-    /// [`Error::Shape`] if an element lies outside of the memory.
+    /// [`Error::Shape`] if an element is outside the memory.
     ///
     /// # Safety
     /// `address` has `bytes` readable bytes, aligned to the dtype's parts, until `keep` is dropped,
@@ -175,7 +179,7 @@ impl Tensor {
         count("from_dlpack", shape)?;
         let places = (bytes / dtype.size()) as i64;
         if !inside(shape, strides, offset, places) {
-            return Err(Error::shape("from_dlpack", "the strides lead out of the memory"));
+            return Err(Error::shape("from_dlpack", "the strides exceed the memory"));
         }
         // SAFETY: this function's caller guarantees it.
         let memory = unsafe { HostMemory::lent(address, bytes, keep) };
@@ -220,7 +224,7 @@ impl Tensor {
         }
         let buffer = eval::value(&self.re)?;
         let Store::Host(memory) = &buffer.store else {
-            return Err(Error::value("host", format!("it is on {}", self.device())));
+            return Err(Error::value("host", format!("the tensor is on {}", self.device())));
         };
         let (bytes, offset) = (memory.bytes(), buffer.offset);
         Ok(f(HostView { bytes, offset, strides: buffer.strides.clone() }))
@@ -232,7 +236,7 @@ impl Tensor {
     /// Errors of the computation; [`Error::Value`] for a real tensor.
     pub fn interleaved<T>(&self, f: impl FnOnce(HostView<'_>) -> T) -> Result<(Tensor, T)> {
         let Some(im) = &self.im else {
-            return Err(Error::value("interleaved", "a real tensor has no pairs"));
+            return Err(Error::value("interleaved", "needs a complex tensor"));
         };
         let (a, b) = (eval::value(&self.re)?, eval::value(im)?);
         let one = match (&a.store, &b.store) {
@@ -271,7 +275,7 @@ impl Tensor {
             match &buffer.store {
                 Store::Host(memory) => {
                     let bytes = memory.bytes().get(from..from + len);
-                    Ok(bytes.ok_or(Error::Inside("a tensor leaves its memory"))?.to_vec())
+                    Ok(bytes.ok_or(Error::Inside("a tensor exceeds its memory"))?.to_vec())
                 }
                 Store::Gpu(gpu, memory) => gpu.read(memory, from, len),
             }
@@ -300,7 +304,11 @@ impl Tensor {
             [one] => Ok(*one),
             _ => Err(Error::shape(
                 "item",
-                format!("{} has not exactly one element", crate::shape::show(self.shape())),
+                format!(
+                    "needs exactly one element, got shape \
+                {}",
+                    crate::shape::show(self.shape())
+                ),
             )),
         }
     }

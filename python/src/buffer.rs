@@ -58,8 +58,10 @@ pub(crate) unsafe fn fill(
     let t = slf.get().now();
     let dtype = t.dtype();
     let Some(word) = format(dtype) else {
-        return Err(PyBufferError::new_err("bfloat16 has no buffer format: use \
-        astype(kjit.float32)"));
+        return Err(PyBufferError::new_err(
+            "bfloat16 has no buffer format: use \
+        astype(kjit.float32)",
+        ));
     };
     let size = dtype.size();
     if t.device().label() != "cpu" {

@@ -211,8 +211,10 @@ impl Tensor {
     ) -> PyResult<Bound<'py, PyAny>> {
         let made = Tensor::numpy(slf)?;
         if copy == Some(false) {
-            return Err(PyValueError::new_err("a NumPy array without a copy is not possible: use \
-            np.asarray(x)"));
+            return Err(PyValueError::new_err(
+                "a NumPy array without a copy is not possible: use \
+            np.asarray(x)",
+            ));
         }
         match dtype {
             Some(dtype) => made.call_method1("astype", (dtype,)),
@@ -462,8 +464,10 @@ impl Tensor {
         if let Some(stream) = stream
             && slf.get().now().device().label() == "cpu"
         {
-            return Err(PyValueError::new_err(format!("the CPU has no streams, but stream is \
-            {stream}")));
+            return Err(PyValueError::new_err(format!(
+                "the CPU has no streams, but stream is \
+            {stream}"
+            )));
         }
         let own = slf.get().now();
         // A copy to the CPU leaves this tensor as it is.

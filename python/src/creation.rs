@@ -115,8 +115,10 @@ fn from_list(
         None => default.unwrap_or(kjit_ops::DType::F32),
     };
     if !dtype.is_complex() && flat.iter().any(|v| matches!(v, Scalar::Complex(..))) {
-        return Err(PyTypeError::new_err(format!("a complex number cannot be converted to \
-        {dtype}")));
+        return Err(PyTypeError::new_err(format!(
+            "a complex number cannot be converted to \
+        {dtype}"
+        )));
     }
     let bytes: Vec<u8> = flat
         .iter()

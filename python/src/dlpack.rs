@@ -174,7 +174,9 @@ fn from_dlpack(
         } else if !old.is_null() && taken(OLD_USED) {
             (&(*old).dl_tensor, Foreign::Old(old))
         } else {
-            return Err(PyValueError::new_err("__dlpack__ did not return an unused DLPack capsule"));
+            return Err(PyValueError::new_err(
+                "__dlpack__ did not return an unused DLPack capsule",
+            ));
         }
     };
     // SAFETY: the producer guarantees the memory until the deleter is called, and made the
@@ -199,8 +201,12 @@ pub(crate) fn cuda_array<'py>(
         1 => 'u',
         2 => 'f',
         6 => 'b',
-        _ => return Err(PyAttributeError::new_err(format!("__cuda_array_interface__ does not \
-        support {dtype}"))),
+        _ => {
+            return Err(PyAttributeError::new_err(format!(
+                "__cuda_array_interface__ does not \
+        support {dtype}"
+            )));
+        }
     };
     if device_of(tensor.device()).0 != CUDA {
         return Err(PyAttributeError::new_err(format!(

@@ -27,7 +27,7 @@ fn each<S: Pod, T: Pod>(x: &[u64], to: &mut [u64], n: usize, f: impl Fn(S) -> T)
     cast_slice_mut::<u64, T>(to).iter_mut().zip(x).for_each(|(o, &x)| *o = f(x));
 }
 
-/// Casts registers. The caller rounds results that are halves.
+/// Casts registers. The caller rounds f16 and bf16 results.
 pub(super) fn cast(from: DType, into: DType, x: &[u64], to: &mut [u64], n: usize) {
     match (from, into) {
         (_, DType::Bool) => typed!(from, S => each(x, to, n, |v: S| u8::from(v != (0 as S)))),

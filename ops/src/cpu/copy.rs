@@ -132,7 +132,7 @@ pub(crate) struct Scatter<'a> {
 }
 
 /// A copy of `base` with values written (or added) at `index` of the axis, for each position of
-/// `shape` in row-major order. Of several writes to one element the last is kept.
+/// `shape` in row-major order. The last of several writes to one element wins.
 pub(crate) fn scatter(s: &Scatter<'_>, dtype: DType, shape: &[usize]) -> Result<Buffer> {
     let n = numel(shape);
     let bytes = n * dtype.size();

@@ -6,9 +6,9 @@ use bytemuck::Pod;
 pub(crate) trait Elem: Pod + PartialOrd + Send + Sync {
     const ZERO: Self;
     const ONE: Self;
-    /// A value that no other is below.
+    /// The least value.
     const LEAST: Self;
-    /// A value that no other is above.
+    /// The greatest value.
     const MOST: Self;
     fn add(self, o: Self) -> Self;
     fn sub(self, o: Self) -> Self;
@@ -131,7 +131,7 @@ pub(crate) trait Bits: Elem {
     fn or(self, o: Self) -> Self;
     fn xor(self, o: Self) -> Self;
     fn not(self) -> Self;
-    /// A count below 0, or not below the width, shifts all bits out.
+    /// If the count is negative, or at least the width, all bits are shifted out.
     fn shl(self, o: Self) -> Self;
     fn shr(self, o: Self) -> Self;
 }

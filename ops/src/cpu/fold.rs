@@ -1,5 +1,5 @@
-//! Folds: runs the program tile by tile and reduces the values. Sums and products of f32 and of
-//! halves accumulate in f64, so their order does not affect the result.
+//! Folds: runs the program tile by tile and reduces the values. Sums and products of f32, f16 and
+//! bf16 accumulate in f64, so their order does not affect the result.
 
 use super::elem::Elem;
 use super::interp::{Machine, TILE};
@@ -12,7 +12,7 @@ use crate::memory::{Buffer, HostMemory, Store};
 use crate::program::Program;
 use bytemuck::Pod;
 
-/// Number of kept elements from which on the loop over them is the innermost.
+/// From this number of kept elements on, the loop over them is the innermost.
 const WIDE: usize = 64;
 
 /// Reduces the last axes of a program, which are not empty.

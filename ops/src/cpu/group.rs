@@ -1,4 +1,4 @@
-//! Programs of groups for the CPU, remembered by the groups' structure.
+//! Programs of groups for the CPU, cached by the structure of the groups.
 
 use crate::dtype::DType;
 use crate::element::FoldOp;
@@ -11,7 +11,7 @@ use crate::recipe::{Kind, Structure};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Remembered groups; beyond that all are forgotten.
+/// Maximum number of cached groups. When it is exceeded, the cache is cleared.
 const MOST: usize = 4096;
 
 /// A program without its buffers and constants.
@@ -60,7 +60,7 @@ pub(crate) fn program(node: &Arc<Node>, op: Option<(FoldOp, usize)>) -> Result<P
 }
 
 impl Recipe {
-    /// `None` if a buffer is none of the structure's leaves, because lowering computed a node.
+    /// `None` if a buffer is not a leaf of the structure, because lowering computed a node.
     fn of(program: &Program, nodes: &[Arc<Node>], s: &Structure) -> Option<Recipe> {
         let leaf = |(node, leaf): (&Arc<Node>, &Leaf)| {
             Some((s.leaves.iter().position(|l| Arc::ptr_eq(l, node))?, leaf.dtype))

@@ -123,7 +123,7 @@ impl<'a> Machine<'a> {
         match step.instr {
             Instr::Constant(_) => {}
             Instr::Given(_) | Instr::Fold(..) => {
-                return Err(Error::Inside("a value of a GPU's kernel in a group of the CPU"));
+                return Err(Error::Inside("a CPU group contains a value of a GPU kernel"));
             }
             Instr::Load(leaf, id) => {
                 let leaf = program.leaves.get(leaf).ok_or(Error::Inside("no such buffer"))?;
@@ -226,7 +226,7 @@ fn inputs(instr: &Instr) -> [Option<Reg>; 3] {
     }
 }
 
-/// Rounds to a half's format.
+/// Rounds to f16 or bf16.
 fn round(dtype: DType, values: &mut [f32]) {
     if dtype == DType::F16 {
         values.iter_mut().for_each(|v| *v = half::f16::from_f32(*v).to_f32());
@@ -312,12 +312,15 @@ where
             }
         }
     });
-    if inside { Ok(()) } else { Err(Error::Inside("a place outside of its buffer was read")) }
+    if inside { Ok(()) } else { Err(Error::Inside("a read was outside its buffer")) }
 }
 
 fn pick<S: Copy, T>(from: &[S], to: &mut [T], places: &[i64], read: impl Fn(S) -> T) -> Result<()> {
     for (t, p) in to.iter_mut().zip(places) {
-        let v = from.get(*p as usize).ok_or(Error::Inside("a look-up left its buffer"))?;
+        let v = from.get(*p as usize).ok_or(Error::Inside(
+            "a gather index was outside its \
+        buffer",
+        ))?;
         *t = read(*v);
     }
     Ok(())

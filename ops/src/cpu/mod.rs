@@ -19,7 +19,7 @@ use bytemuck::{Pod, cast_slice_mut};
 use interp::{Machine, TILE};
 use typed::typed;
 
-/// Elements below which a second thread does not pay (starting it takes some 30 µs).
+/// Number of elements below which a second thread is not faster (starting it takes about 30 µs).
 const ALONE: usize = 1 << 16;
 
 /// Number of threads for this many elements.
@@ -97,7 +97,7 @@ fn in_parts<T: Send>(
                 Ok(thread) => thread
                     .join()
                     .unwrap_or(Err(Error::Inside("a thread of the CPU backend ended early"))),
-                Err(_) => Err(Error::Inside("the system gives no thread")),
+                Err(_) => Err(Error::Inside("the system cannot start a thread")),
             };
             done = done.and(ended);
         }

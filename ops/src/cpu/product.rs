@@ -1,4 +1,4 @@
-//! Matrix products. f32 and f64 use the crate `gemm`; halves are widened to f32, multiplied there
+//! Matrix products. f32 and f64 use the crate `gemm`; f16 and bf16 are converted to f32, multiplied
 //! and rounded once; integers and bools use wrapping loops.
 
 use super::elem::Elem;
@@ -89,7 +89,7 @@ struct Ends<T, A> {
     narrow: fn(A) -> T,
 }
 
-const OUTSIDE: Error = Error::Inside("a product would read outside of its operand");
+const OUTSIDE: Error = Error::Inside("a product would read outside its operand");
 
 /// The matrix of one batch, packed in row-major order.
 fn gathered<T: Pod, A>(
@@ -146,7 +146,7 @@ fn floats<T: Pod + Send, A: Elem>(
     let same = std::any::TypeId::of::<T>() == std::any::TypeId::of::<A>();
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for (batch, to) in to.chunks_mut(s.m * s.n).enumerate().take(s.batches) {
-        // Halves are widened first; f32 and f64 are read in place.
+        // f16 and bf16 are converted first; f32 and f64 are read in place.
         let a = matrix(x, batch, (s.m, s.k), same, ends, &mut left)?;
         let b = matrix(y, batch, (s.k, s.n), same, ends, &mut right)?;
         if !a.inside(s.m, s.k) || !b.inside(s.k, s.n) {

@@ -186,7 +186,12 @@ impl Tensor {
             return Err(Error::value("attention_job", "takes (…, rows, width)"));
         };
         if !takes(target, self.dtype(), *width) {
-            let why = format!("{} of width {width} on {}", self.dtype(), target.id());
+            let why = format!(
+                "no attention kernel for {} of width {width} on \
+            {}",
+                self.dtype(),
+                target.id()
+            );
             return Err(Error::value("attention_job", why));
         }
         let maps = matrices(batch, *rows, *width, &q.strides).is_some();
@@ -228,7 +233,7 @@ impl Gpu {
             return Err(WRONG);
         };
         if let Some(n) = [*rows, *keys].into_iter().find(|n| *n >= 1 << 31) {
-            let why = format!("{n} rows are more than one launch takes");
+            let why = format!("{n} rows exceed the limit of one launch");
             return Err(Error::value("scaled_dot_product_attention", why));
         }
         let target = self.device.target().clone();

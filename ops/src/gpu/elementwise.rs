@@ -1,5 +1,5 @@
-//! Kernels of element-wise groups: a thread computes several elements that lie a block's threads
-//! apart, so that each access of a wave is contiguous and several are in flight.
+//! Kernels of element-wise groups. A thread computes several elements at a distance of a block's
+//! threads, so that each access of a wave is contiguous and several are in flight.
 
 use super::render::{self, BLOCK, Rendered, Writer, computed, stored, to_stored};
 use crate::dtype::DType;
@@ -54,7 +54,7 @@ pub(super) fn in_flight(program: &Program) -> usize {
     }
     let widest = program.leaves.iter().map(|l| l.dtype.size()).max();
     let many = (16 / widest.unwrap_or(program.dtype().size()).max(2)).clamp(2, 8);
-    // Each needs registers of its own.
+    // Each element needs its own registers.
     if longest == Work::Function || program.steps.len() > 16 { many.min(4) } else { many }
 }
 

@@ -1,5 +1,5 @@
-//! Launches of groups. What was prepared for a group's structure is remembered: the kernel, the
-//! numbers of the launch, and the places of buffers and constants.
+//! Launches of groups. Prepared launches are cached by the structure of the group: the kernel, the
+//! numbers of the launch, and the positions of buffers and constants.
 
 use super::Gpu;
 use super::elementwise::each;
@@ -19,7 +19,7 @@ use crate::shape::strides;
 use kjit_engine::{Arg, Kernel};
 use std::sync::{Arc, PoisonError};
 
-/// Remembered groups of a device; beyond that all are forgotten.
+/// Maximum number of cached groups of a device. When it is exceeded, the cache is cleared.
 const MOST: usize = 4096;
 
 /// A prepared launch.
@@ -116,7 +116,7 @@ impl Gpu {
         recipes.insert(s.words.into_boxed_slice(), known);
     }
 
-    /// Launches what was prepared for an equal structure.
+    /// Launches the cached launch of an equal structure.
     fn again(self: &Arc<Self>, recipe: &Recipe, s: &Structure, shape: &[usize]) -> Result<Buffer> {
         let leaf = |i: &usize| s.leaves.get(*i).and_then(|n| n.value());
         let leaves: Vec<_> = recipe.leaves.iter().filter_map(leaf).collect();
@@ -129,7 +129,7 @@ impl Gpu {
         self.prepared(recipe, &numbers, &leaves, shape)
     }
 
-    /// Launches what was prepared for a program and remembers it.
+    /// Launches the prepared program and caches it.
     fn first(
         self: &Arc<Self>,
         recipe: Recipe,
@@ -156,7 +156,7 @@ impl Gpu {
         structure: Option<&Structure>,
     ) -> Result<Recipe> {
         // Lowering may have computed a node of the structure in a launch of its own. Then a buffer
-        // is none of the structure's leaves, and the recipe is used once.
+        // is not a leaf of the structure, and the recipe is used only once.
         let leaf =
             |n: &Arc<Node>| structure.and_then(|s| s.leaves.iter().position(|l| Arc::ptr_eq(l, n)));
         let constant = |(number, reg): &(usize, usize)| {

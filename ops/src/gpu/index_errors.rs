@@ -1,5 +1,5 @@
 //! Indices out of range that kernels find. A kernel writes such an index to a slot of page-locked
-//! memory and goes on with the nearest element; the next synchronisation reports it.
+//! memory and continues with the nearest element; the next synchronisation reports the error.
 
 use super::Gpu;
 use super::render::Rendered;
@@ -52,7 +52,7 @@ impl Gpu {
         Ok((slots.len() as i64 - 1, &wrong.device))
     }
 
-    /// Makes room for this many slots. Prepared launches have slots of their own.
+    /// Reserves this number of slots. Prepared launches have their own slots.
     fn room(&self, more: usize) -> Result<()> {
         let wrong = self.slots()?;
         let lock = || wrong.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Sets the slots of a kernel's look-ups; returns the memory that it gets, if it has some.
+    /// Sets the slots of a kernel's gathers; returns their memory if the kernel has any.
     pub(super) fn lookups(&self, rendered: &mut Rendered) -> Result<Option<&DeviceBuffer<u8>>> {
         let mut memory = None;
         if !rendered.lookups.is_empty() {

@@ -58,7 +58,7 @@ impl Gpu {
         rest: &[Arg<'_>],
     ) -> Result<()> {
         let blocks = u32::try_from(grid.blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
-            Error::value("launch", format!("{} blocks are more than one launch takes", grid.blocks))
+            Error::value("launch", format!("{} blocks exceed the limit of one launch", grid.blocks))
         })?;
         let mut args = Vec::with_capacity(1 + rest.len());
         args.push(Arg::Bytes(bytemuck::cast_slice::<i64, u8>(numbers)));
@@ -241,7 +241,7 @@ impl crate::tensor::Tensor {
     /// # Errors
     /// [`Error::Value`] if no kernel computes it; errors of computing the inputs.
     pub fn kernel_job(&self, target: &kjit_engine::Target) -> Result<Job> {
-        let none = || Error::value("kernel_job", "the tensor is computed by no kernel");
+        let none = || Error::value("kernel_job", "no kernel computes the tensor");
         let def = self.re.def().ok_or_else(none)?;
         if let Some(product) = crate::fuse::product(&self.re) {
             let program = lower::after(&self.re, &product)?;

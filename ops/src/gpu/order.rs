@@ -278,7 +278,7 @@ impl Gpu {
         let (n, row) = (numel(shape), shape.last().copied().unwrap_or(1));
         let rows = n / row.max(1);
         if row > u32::MAX as usize {
-            let why = format!("{row} elements in an axis; a GPU sorts 4294967295 at most");
+            let why = format!("the axis has {row} elements, but a GPU can sort at most 4294967295");
             return Err(Error::value("argsort", why));
         }
         let to = self.memory(n * 8)?;

@@ -1,7 +1,7 @@
-//! Kernels of rows: element-wise operations and folds of each row in one launch (softmax, norms).
-//! A thread reads and writes packs of up to sixteen bytes; all loads of a pass are on their way
-//! before the first value is used. A row of up to 32 elements a thread is held in registers; a
-//! longer one is read again for each fold, from the caches if it fits them.
+//! Kernels of rows: element-wise operations and folds of each row in one launch (softmax, norms). A
+//! thread reads and writes packs of up to sixteen bytes; all loads of a pass are issued before the
+//! first value is used. A row of up to 32 elements a thread is held in registers; a longer one is
+//! read again for each fold, from the caches if it fits them.
 
 use super::render::{self, Rendered, Writer, computed, stored, to_stored};
 use crate::dtype::{DType, Kind};
@@ -16,7 +16,7 @@ use std::fmt::Write;
 const MOST_HELD: usize = 32;
 /// Elements of a thread to aim at.
 const AIM: usize = 16;
-/// Packs of a thread that are read together where a row is not held, or is held already.
+/// Packs of a thread that are read together if the row is not in registers, or already is.
 const AT_ONCE: usize = 2;
 
 /// How a block's threads share rows.
@@ -67,7 +67,7 @@ fn fits(program: &Program, to: &Map, wide: usize) -> bool {
         }
         smallest = smallest.min(leaf.dtype.size());
         any = true;
-        // A device's memory starts at multiples of 256 bytes, that of other libraries may not.
+        // Device memory starts at a multiple of 256 bytes; memory of other libraries may not.
         let base = match &leaf.buffer.store {
             Store::Gpu(_, memory) => memory.address().is_multiple_of(16),
             Store::Host(_) => true,
@@ -257,7 +257,7 @@ impl Kernel<'_> {
             let of = self.step(*reg).map_or("float", |s| computed(s.dtype));
             _ = writeln!(self.body, "    {of} h{reg}[{held}][{wide}];");
         }
-        // Loads of a first pass are all on their way together.
+        // All loads of the first pass are issued together.
         let first = self.held.is_empty();
         let packs = match held {
             0 => AT_ONCE * 8usize.div_ceil(wide).min(4),
@@ -424,7 +424,7 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
     let packed = to.offset == 0 && to.strides == strides(&program.shape);
     let (threads, out) = (team.threads, stored(dtype));
     let value = to_stored(dtype, &format!("v{}", program.out));
-    // Packs are stored whole; `fits` has seen that they lie in the result as in the row.
+    // Whole packs are stored; `fits` has checked that they are contiguous in the result.
     let place = match packed {
         true => format!("row * {} + k", k.length),
         false => k.w.place(to),

@@ -1,5 +1,5 @@
-//! Copies whose source has neighbours along another axis than the result: transposed by tiles in
-//! shared memory, so that both sides are read and written by lines.
+//! Transposing copies: the contiguous axes of source and result differ. Tiles in shared memory make
+//! both reads and writes contiguous.
 
 use super::render::{self, BLOCK, Rendered, Writer};
 use crate::program::{Instr, Map, Program};
@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 /// Elements of a tile in each direction.
 const TILE: usize = 64;
-/// Elements of an axis from which tiles pay.
+/// Length of an axis from which tiles are faster.
 const LEAST: usize = 16;
 
 /// The axes in which source and result have neighbours, of a program that is such a copy: positions
@@ -24,7 +24,7 @@ fn axes(program: &Program, to: &Map) -> Option<(usize, usize)> {
     (a != b && dtype == step.dtype).then_some((a, b))
 }
 
-/// The kernel of a copy by tiles; `None` if the program is another.
+/// The kernel of a copy by tiles; `None` for other programs.
 pub(super) fn turn(program: &Program, to: &Map) -> Option<Rendered> {
     let (a, b) = axes(program, to)?;
     let Instr::Load(_, map) = program.steps.first()?.instr else { return None };

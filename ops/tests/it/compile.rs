@@ -37,8 +37,7 @@ fn jobs(target: &Target, dtypes: &[DType]) -> Vec<Job> {
     jobs
 }
 
-/// Products, with operations on their results, for ways in which operands lie; and rows that are
-/// held in registers, and that are not.
+/// Products with fused operations, for several operand layouts; rows in registers, and longer rows.
 fn skeletons(target: &Target, dtypes: &[DType]) -> Vec<Job> {
     let mut random = Random(13);
     let mut out = Vec::new();

@@ -9,7 +9,7 @@ mod views;
 
 use kjit_ops::{DType, Device, Scalar, Tensor};
 
-/// Shapes that are no multiples of tiles, rows or vectors.
+/// Shapes that are not multiples of tiles, rows or vectors.
 const SHAPES: &[&[usize]] =
     &[&[], &[0], &[1], &[31], &[33], &[65], &[2, 0, 3], &[3, 257], &[7, 1, 13], &[5, 1031]];
 

@@ -103,7 +103,7 @@ fn warm_pool_allocates_nothing_and_can_be_cleared() {
         let refused = device.warm_up(&[1 << 60]).unwrap_err().to_string();
         assert!(refused.contains("rocm:0"), "{refused}");
         for refused in [Device::Cpu.warm_up(&[1]).err(), Device::Cpu.clear_pool().err()] {
-            assert!(refused.unwrap().to_string().contains("the CPU has no pool"));
+            assert!(refused.unwrap().to_string().contains("the CPU has no memory pool"));
         }
     });
 }
