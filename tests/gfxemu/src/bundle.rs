@@ -370,7 +370,7 @@ impl Bundle {
         for (i, (w, g)) in want.iter().zip(&got).enumerate() {
             if w.is_nan() && !g.is_nan() {
                 return Ok(Some(format!(
-                    "element {i} is {g}, nothing should have been written there"
+                    "element {i} is {g}, but it must not be written"
                 )));
             }
             // The negation makes a NaN fail.
