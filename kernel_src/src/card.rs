@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_of_many_rounds_is_that_of_each() {
+    fn sum_of_rounds_equals_closed_form() {
         let of = |t: u32| t ^ (3 * t + 1) ^ !t ^ (t << 8);
         for (t, rounds) in [(0, 0), (5, 1), (255, 33), (17, 100)] {
             let all = (0..rounds * LDS_VECTORS).map(|i| of((t + i) % BLOCK));

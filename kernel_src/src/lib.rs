@@ -30,8 +30,7 @@
 //! assert_eq!(values, [0.0; 256]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
-//! | for | see |
+//! | topic | item |
 //! |---|---|
 //! | a computation as data | [`spec::Spec`], and the spec of each family |
 //! | its source, constants and block | [`Kernel`] |

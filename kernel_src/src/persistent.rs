@@ -124,10 +124,10 @@ impl Persistent {
     ) -> Result<Persistent, SpecError> {
         let streams = inside.streams;
         require(streams || !inside.routed, NAME, || {
-            format!("experts by each block's own choice on {target}")
+            format!("experts chosen by each block are not supported on {target}")
         })?;
         require(streams || target.vendor() == Vendor::Amd, NAME, || {
-            format!("{target} has no bulk copies, and its launches overlap")
+            format!("{target} has no bulk copies, or its launches overlap")
         })?;
         let steps =
             specs.iter().map(|s| s.inside(target, inside)).collect::<Result<Vec<_>, _>>()?;
@@ -142,7 +142,7 @@ impl Persistent {
         };
         let shared = pool + ring.map_or(0, |ring| ring.slot * ring.slots);
         require(shared + FIXED <= have, NAME, || {
-            format!("{} bytes of LDS, {target} has {have}", shared + FIXED)
+            format!("{} bytes of LDS are needed, but {target} has {have}", shared + FIXED)
         })?;
         let text = render(&steps, &declared, words, ring, inside.ranks);
         let entry = "persistent";
@@ -218,7 +218,7 @@ fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
         * (1.0 + SHORT_COSTS / under_way.max(1.0))
 }
 
-/// The ring of at most `bytes` bytes that takes rows in the least time.
+/// The fastest ring of at most `bytes` bytes for these rows.
 fn ring(steps: &[Step], bytes: usize, inside: StepContext) -> Result<Ring, SpecError> {
     let records: Vec<&Record> = steps.iter().flat_map(|s| &s.records).collect();
     let largest =
@@ -244,7 +244,7 @@ fn ring(steps: &[Step], bytes: usize, inside: StepContext) -> Result<Ring, SpecE
         .ok_or_else(|| SpecError::Unsupported {
             kernel: NAME,
             why: format!(
-                "rows of {largest} bytes: {SLOTS} of them do not fit {bytes} bytes of shared memory"
+                "{SLOTS} rows of {largest} bytes do not fit in {bytes} bytes of shared memory"
             ),
         })
 }

@@ -92,7 +92,11 @@ impl Case {
         units: u32,
         size: Size,
     ) -> Result<(), SpecError> {
-        require(spec.tuning(target).is_some(), spec.family(), || "it has one variant".to_owned())?;
+        require(spec.tuning(target).is_some(), spec.family(), || {
+            "the family has no \
+        variants"
+                .to_owned()
+        })?;
         self.kernel = spec.kernel(target)?;
         self.follow(spec.family(), spec.launch(target, units, size)?)
     }
@@ -105,7 +109,7 @@ impl Case {
             let place = declared.iter().position(|d| d.name == name);
             place.ok_or_else(|| SpecError::Unsupported {
                 kernel: family,
-                why: format!("it has no argument '{name}'"),
+                why: format!("there is no argument '{name}'"),
             })
         };
         for (name, value) in numbers {
@@ -147,7 +151,7 @@ impl Case {
         self.args.iter().map(host).collect()
     }
 
-    /// This case with bounds multiplied by `times`.
+    /// This case with error bounds multiplied by `times`.
     #[must_use]
     pub fn with_bounds(mut self, times: f64) -> Case {
         for arg in &mut self.args {
@@ -188,7 +192,7 @@ impl Case {
             .collect();
         if buffers.len() != after.len() {
             return Err(format!(
-                "{}: {} buffers came back of {}",
+                "{}: {} of {} buffers were read back",
                 self.name,
                 after.len(),
                 buffers.len()

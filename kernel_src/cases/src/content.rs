@@ -45,7 +45,7 @@ impl Content {
         self.len == 0
     }
 
-    /// The part that repeats, in two pieces one after another; all bytes if nothing repeats.
+    /// The repeating part, in two pieces in order; all bytes if nothing repeats.
     #[must_use]
     pub fn pieces(&self) -> [&[u8]; 2] {
         let (before, part) = self.part.split_at_checked(self.from).unwrap_or((&[], &self.part));

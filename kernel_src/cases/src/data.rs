@@ -125,14 +125,14 @@ pub(crate) struct Rows {
     cols: usize,
 }
 
-/// Distinct rows of a large matrix, since an oracle has no time for more. A prime, so that no tile
-/// of rows has correct values if it is read instead of another tile.
+/// Number of distinct rows of a large matrix; an oracle would take too long for more. It is prime,
+/// so a wrong tile of rows has wrong values.
 const DISTINCT: usize = 509;
 /// Distance between the starts of successive matrices in the shared rows.
 const STEP: usize = 23;
 /// Up to this number of rows all differ.
 const ALL: usize = 2048;
-/// Number of threads that lay out rows while a caller waits.
+/// Number of threads that convert rows to the device's layout.
 const TOGETHER: usize = 4;
 
 impl Rows {
@@ -211,7 +211,7 @@ impl Rows {
         if random.shared.is_none() {
             lay_out(&raw, &mut records, &mut values)?;
         } else {
-            // A caller waits for these rows.
+            // Eight threads, because a caller waits for these rows.
             let each = rows.div_ceil(TOGETHER);
             let parts =
                 raw.chunks(each * row_bytes).zip(records.chunks_mut(each * layout.row_bytes));
@@ -235,7 +235,7 @@ impl Rows {
 }
 
 impl Matrix {
-    /// A matrix of `rows` rows. They repeat if that number takes an oracle too much time.
+    /// A matrix of `rows` rows. Rows repeat if an oracle would take too long.
     pub fn random(
         format: &'static Format,
         rows: usize,

@@ -57,7 +57,7 @@ pub struct Tolerance {
 pub const QUANTISED: Tolerance = Tolerance {
     norm: 1e-4,
     each: 1e-3,
-    reason: "activations are rounded to 2^-16 of their group's largest",
+    reason: "activations are rounded to 2^-16 of the largest in their group",
 };
 
 /// f32 sums in another order than in the oracle.
@@ -86,7 +86,7 @@ impl Expect {
         got: &[u8],
     ) -> Result<(), String> {
         if got.len() != len {
-            return Err(format!("{} bytes came back of {len}", got.len()));
+            return Err(format!("{} of {len} bytes were read back", got.len()));
         }
         let (exact, kind) = match self {
             Expect::Anything => return Ok(()),
@@ -107,11 +107,16 @@ impl Expect {
             }
         };
         if exact.len() != got.len() {
-            return Err(format!("{} bytes came back, the oracle has {}", got.len(), exact.len()));
+            return Err(format!(
+                "{} bytes were read back, but the oracle has \
+            {}",
+                got.len(),
+                exact.len()
+            ));
         }
         match exact.iter().zip(got).enumerate().find(|(_, (want, got))| want != got) {
             Some((at, (want, got))) => {
-                Err(format!("{kind}: byte {at} is {got:#04x}, not {want:#04x}"))
+                Err(format!("{kind}: byte {at} is {got:#04x}, expected {want:#04x}"))
             }
             None => Ok(()),
         }
@@ -190,7 +195,7 @@ fn near(
     tolerance: &Tolerance,
 ) -> Result<(), String> {
     if len != want.len() {
-        return Err(format!("{len} elements, the oracle has {}", want.len()));
+        return Err(format!("{len} elements, but the oracle has {}", want.len()));
     }
     let of = |part: std::ops::Range<usize>| want.get(part).unwrap_or_default();
     let sums = in_pieces(len, |part| {
@@ -206,9 +211,7 @@ fn near(
             let g = got(i);
             if w.is_nan() {
                 if !g.is_nan() {
-                    return Err(format!(
-                        "element {i} is {g}, nothing should have been written there"
-                    ));
+                    return Err(format!("element {i} is {g}, but it must not be written"));
                 }
                 continue;
             }
@@ -221,7 +224,7 @@ fn near(
             let d = (g - w).abs();
             if d.is_nan() || d > most {
                 return Err(format!(
-                    "element {i} is {g}, the oracle has {w} (root mean square {rms:.3e}; {})",
+                    "element {i} is {g}, expected {w} (root mean square {rms:.3e}; {})",
                     tolerance.reason
                 ));
             }

@@ -157,8 +157,8 @@ pub(crate) fn shares(
     (first, seen.iter().map(|s| (s - most).exp() / sum).collect())
 }
 
-/// Scores without a value, one for each head if there are any: some above all others, some far
-/// below.
+/// Sinks (scores without a value), one for each head if there are any: some above all scores, some
+/// far below.
 pub(crate) fn sinks(scores: &Scores, heads: usize, random: &mut Random) -> Vec<f32> {
     if scores.sinks { random.normals(heads, 4.0) } else { vec![] }
 }

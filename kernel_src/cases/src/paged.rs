@@ -1,4 +1,4 @@
-//! Caches in pages for cases: in random order, among unused pages of poison.
+//! Paged caches for cases: pages in random order, among unused pages that contain poison.
 
 use crate::data::Random;
 use kjit_kernels::kv::{KvLayout, PAGE};

@@ -1,4 +1,5 @@
-//! Activations as f16 in tiles, in panels and in turned tiles, and the expected results.
+//! Activations as f16 in tiles, in panels and in turned tiles (MMA operand layout), and the
+//! expected results.
 
 use crate::content::Content;
 use crate::data::Random;

@@ -7,7 +7,8 @@
 use crate::format;
 use std::fmt;
 
-/// A tensor type of ggml: `block_elems` neighbours of a row share `block_bytes` bytes.
+/// A tensor type of ggml: `block_elems` adjacent elements of a row are stored in `block_bytes`
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgmlType {
     /// Number of the type in ggml, as stored in files.
@@ -91,7 +92,7 @@ pub static ALL: [GgmlType; format::ALL.len() + OTHERS.len()] = {
             Some(known) if o == OTHERS.len() || known.ggml_id <= OTHERS[o].id => {
                 assert!(
                     o == OTHERS.len() || known.ggml_id < OTHERS[o].id,
-                    "a type that is a format is no other"
+                    "a type is in both lists"
                 );
                 f += 1;
                 ty(

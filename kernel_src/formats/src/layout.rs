@@ -1,13 +1,12 @@
-//! The layout of weights on a device: the codes of a row in planes, of which a lane reads 16 bytes
-//! at a time, and the scales of the row.
+//! The layout of weights on a device: the codes of a row in planes, which a lane reads in steps of
+//! 16 bytes, and the scales of the row.
 //!
 //! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of
 //! 16), one after another, so one row is contiguous (a single bulk copy). A record has sections,
 //! each starting at a multiple of 16 bytes:
-//!
-//! | section | bytes for each 32 weights | what |
+//! | section | bytes for each 32 weights | contents |
 //! |---|---|---|
-//! | `c8` | 32 | 8-bit codes as they are |
+//! | `c8` | 32 | 8-bit codes |
 //! | `c4` | 16 | 4-bit codes: word w holds weights 8w..8w+4 (low nibbles), 8w+4..8w+8 (high) |
 //! | `c2` | 8 | 2-bit codes: word w holds weights 16w+4j .. 16w+4j+4 in bits 2j of its bytes |
 //! | `c1` | 4 | 1-bit codes: word w holds weights 32w+4j .. 32w+4j+4 in bits j of its bytes |
@@ -16,7 +15,7 @@
 //!
 //! A format with a codebook has other sections instead of codes: `index` (4 or 8 bytes: the low
 //! byte of each vector's index), `signs` (4) and `high` (1 or 2: the other bits of the indices),
-//! see [`Vectors`]. The kernel looks the vectors up.
+//! see [`Vectors`]. The kernel reads the vectors from a table.
 //!
 //! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one per byte, ready for a dot
 //! product with four bytes of activations. Codes are the codes of the file (unsigned; the kernel
@@ -205,9 +204,9 @@ impl Layout {
         })
     }
 
-    /// Weights that a lane takes at a time (a *unit*): 32 for quantised formats with codes below 8
-    /// bits, 16 for 8-bit codes, 8 for f16 and bf16, 4 for f32. A section of a unit has at most 16
-    /// bytes.
+    /// Weights that a lane processes in one step (a *unit*): 32 for quantised formats with codes
+    /// below 8 bits, 16 for 8-bit codes, 8 for f16 and bf16, 4 for f32. A section of a unit has at
+    /// most 16 bytes.
     pub fn unit(&self) -> usize {
         match &self.format.encoding {
             Encoding::F32 => 4,
@@ -302,7 +301,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Decodes a row record into f32, with the same bits as [`Format::decode`] of the file's row.
+    /// Decodes a row record into f32, bit-identical to [`Format::decode`] of the file's row.
     ///
     /// # Errors
     /// [`LayoutError::Length`] if the record or the output (in elements) has the wrong length.

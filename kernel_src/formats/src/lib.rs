@@ -2,12 +2,11 @@
 //!
 //! The crate consists of data and arithmetic. It opens no file and depends on no other crate of
 //! kjit, so a program that only reads GGUF files does not need a compiler.
-//!
-//! | to … | there is |
+//! | task | item |
 //! |---|---|
 //! | decode a block | [`format::Format`], [`format::ALL`] |
-//! | know the size of any tensor type of ggml | [`ggml::GgmlType`] |
-//! | lay weights out as the kernels read them | [`layout::Layout`] |
+//! | get the size of any tensor type of ggml | [`ggml::GgmlType`] |
+//! | convert weights to the layout of the kernels | [`layout::Layout`] |
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(

@@ -196,7 +196,7 @@ impl AttendSpec {
         (self.form.heads / self.group()) as u32
     }
 
-    /// Slices of the context on `units` compute units: as many as all units hold together, since
+    /// Slices of the context on `units` compute units: as many as can be resident together, because
     /// one more block would delay the launch.
     fn splits(&self, tuning: &AttendTuning, units: u32, sequences: u32) -> u32 {
         (units.max(1) * tuning.blocks_per_unit() / (self.groups() * sequences.max(1))).clamp(1, 256)
@@ -256,7 +256,13 @@ impl Family for AttendSpec {
         self.form.check(NAME)?;
         self.scores.check(NAME)?;
         let fine = self.fits(target, t) && (1..=64).contains(&t.blocks_per_unit());
-        require(fine, NAME, || format!("{:?} with {t:?} on {target}", self.form))
+        require(fine, NAME, || {
+            format!(
+                "{:?} with tuning {t:?} is not supported on \
+        {target}",
+                self.form
+            )
+        })
     }
 
     fn candidates(&self, target: &Target) -> Vec<AttendTuning> {
@@ -268,7 +274,7 @@ impl Family for AttendSpec {
             AttendTuning::Lanes { wave, .. } | AttendTuning::Wide { wave, .. } => wave,
             AttendTuning::Rings { .. } => 32,
         };
-        let hint = "a tuning with fewer waves or stages";
+        let hint = "use a tuning with fewer waves or stages";
         let shared = shared_bytes(NAME, target, t.shared(&self.form.kv), FIXED, hint)?;
         Ok(Block { wave, threads: t.block(), shared })
     }
@@ -304,7 +310,7 @@ impl Family for AttendSpec {
         let StepContext { wave, threads, streams, sequences, .. } = inside;
         let usual = self.usual(target)?;
         let tries: Vec<AttendTuning> = match usual {
-            // Beside the ring of weights only few tiles fit.
+            // Next to the ring of weights only a few tiles fit.
             AttendTuning::Rings { least, stages, .. } => (1..=stages)
                 .rev()
                 .map(|stages| AttendTuning::Rings {
@@ -330,7 +336,7 @@ impl Family for AttendSpec {
         let none = || SpecError::Unsupported {
             kernel: NAME,
             why: format!(
-                "heads of {} do not fit beside a persistent kernel's weights",
+                "heads of {} and the weights of a persistent kernel do not fit in shared memory",
                 self.form.kv.head_dim
             ),
         };

@@ -73,7 +73,11 @@ impl Family for CacheRowsSpec {
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         let dim = self.kv.head_dim;
         require(self.kv.heads == 1 && dim > 0 && dim.is_multiple_of(16), NAME, || {
-            format!("{} heads of {dim}: one, a multiple of 16, is covered", self.kv.heads)
+            format!(
+                "{} heads of {dim} elements: exactly one head, a multiple of 16, is \
+            supported",
+                self.kv.heads
+            )
         })
     }
 

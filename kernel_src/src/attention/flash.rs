@@ -289,14 +289,14 @@ impl Family for FlashSpec {
         self.kv.check(NAME)?;
         self.scores.check(NAME)?;
         require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), NAME, || {
-            format!("{} query heads over {} key heads", self.heads, self.kv.heads)
+            format!("{} query heads are not a multiple of {} key heads", self.heads, self.kv.heads)
         })?;
         let groups = matches!(t, FlashTuning::Groups { .. });
         require(!groups || self.scores.around.is_none(), NAME, || {
-            "warp groups see no later positions".to_owned()
+            "warp groups support causal attention only".to_owned()
         })?;
         require(t.fits(target, &self.kv), NAME, || {
-            format!("{t:?} with heads of {} on {target}", self.kv.head_dim)
+            format!("tuning {t:?} with heads of {} is not supported on {target}", self.kv.head_dim)
         })
     }
 
@@ -317,7 +317,7 @@ impl Family for FlashSpec {
             target,
             t.shared(target, &self.kv),
             64,
-            "a tuning with fewer keys or waves",
+            "use a tuning with fewer keys or waves",
         )?;
         Ok(match *t {
             FlashTuning::Waves { wave, waves, .. } => Block { wave, threads: waves * wave, shared },

@@ -49,12 +49,18 @@ impl HeadsForm {
     pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
         self.kv.check(kernel)?;
         require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), kernel, || {
-            format!("{} query heads over {} key heads", self.heads, self.kv.heads)
+            format!("{} query heads are not a multiple of {} key heads", self.heads, self.kv.heads)
         })?;
         require(
             self.rope.dims.is_multiple_of(2) && self.rope.dims <= self.kv.head_dim,
             kernel,
-            || format!("{} of {} elements rotate", self.rope.dims, self.kv.head_dim),
+            || {
+                format!(
+                    "rotation of {} of {} elements is not \
+            supported",
+                    self.rope.dims, self.kv.head_dim
+                )
+            },
         )
     }
 
@@ -136,10 +142,18 @@ impl Scores {
     pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
         let fine = self.chunk != Some(0) && !(self.chunk.is_some() && self.window.is_some());
         require(fine, kernel, || {
-            format!("chunks of {:?} and a window of {:?}", self.chunk, self.window)
+            format!(
+                "chunks of {:?} and a window of {:?} cannot be combined or are \
+            0",
+                self.chunk, self.window
+            )
         })?;
         let alone = self.around.is_none() || (self.chunk, self.window) == (None, None);
-        require(alone, kernel, || "a window or chunks where later positions are seen".to_owned())
+        require(alone, kernel, || {
+            "a window or chunks cannot be combined with visible later \
+        positions"
+                .to_owned()
+        })
     }
 
     /// The constants of `gpu/scores.h`, and the cap.

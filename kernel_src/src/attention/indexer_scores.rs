@@ -94,7 +94,8 @@ impl Family for IndexerScoresSpec {
             NAME,
             || {
                 format!(
-                    "{} heads on {} of {dim}: one key, a multiple of 16, is covered",
+                    "{} heads on {} keys of {dim} elements: exactly one key, a multiple of 16, is \
+                     supported",
                     self.heads, self.kv.heads
                 )
             },

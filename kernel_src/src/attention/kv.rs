@@ -202,7 +202,7 @@ impl KvLayout {
             && self.heads > 0;
         require(fine, kernel, || {
             let (heads, size, most) = (self.heads, self.head_dim, KvLayout::WIDEST);
-            format!("{heads} heads of {size}: sizes are multiples of 16 up to {most}")
+            format!("{heads} heads of {size} elements: sizes must be multiples of 16 up to {most}")
         })
     }
 

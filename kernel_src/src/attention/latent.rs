@@ -129,7 +129,7 @@ impl Family for LatentSpec {
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         require(!self.paged || self.chosen.is_none(), NAME, || {
-            "chosen positions in pages".to_owned()
+            "chosen positions cannot be combined with pages".to_owned()
         })?;
         let (dim, one) = (self.kv.head_dim, self.kv.heads == 1);
         let fine = one
@@ -138,7 +138,7 @@ impl Family for LatentSpec {
             && dim <= LatentSpec::WIDEST;
         require(fine && self.heads > 0, NAME, || {
             format!(
-                "{} heads on rows of {dim}: multiples of 16 up to {} are covered",
+                "{} heads on rows of {dim}: row sizes must be multiples of 16 up to {}",
                 self.heads,
                 LatentSpec::WIDEST
             )

@@ -75,8 +75,8 @@ arguments! {
 const NAME: &str = "latent_flash";
 
 /// `(waves, rows, columns, keys, stages)`; the first that fits is used. A wave with 32 rows of 128
-/// columns loads a part of a value once for two products; with one tile that needed more registers
-/// than there are.
+/// columns loads a part of a value once for two products; with one tile that exceeded the number of
+/// registers.
 const NVIDIA: &[(u32, u32, u32, u32, u32)] =
     &[(2, 2, 4, 64, 2), (2, 1, 4, 64, 1), (2, 1, 4, 32, 1), (1, 1, 4, 32, 1)];
 /// For blocks of 64 KB (sm_75).
@@ -146,7 +146,7 @@ impl LatentFlashSpec {
         LatentFlashTuning::all(target, wave, &self.kv, self.paged || self.chosen.is_some())
     }
 
-    /// `[tokens, blocks]`: so many tokens take so many blocks.
+    /// `[tokens, blocks]`: number of blocks for this number of tokens.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -179,27 +179,36 @@ impl Family for LatentFlashSpec {
     fn usual(&self, target: &Target) -> Result<LatentFlashTuning, SpecError> {
         self.all(target, target.default_wave()).next().ok_or_else(|| SpecError::Unsupported {
             kernel: NAME,
-            why: format!("rows of {} on {target}", self.kv.head_dim),
+            why: format!("rows of {} are not supported on {target}", self.kv.head_dim),
         })
     }
 
     fn check(&self, target: &Target, t: &LatentFlashTuning) -> Result<(), SpecError> {
         require(!self.paged || self.chosen.is_none(), NAME, || {
-            "chosen positions in pages".to_owned()
+            "chosen positions cannot be combined with pages".to_owned()
         })?;
         let (dim, rank, one) = (self.kv.head_dim, self.rank, self.kv.heads == 1);
         let whole = dim.is_multiple_of(16) && rank.is_multiple_of(16) && dim <= LatentSpec::WIDEST;
         require(one && whole && (1..=dim).contains(&rank) && self.heads > 0, NAME, || {
-            format!("{} heads, {rank} of rows of {dim}: multiples of 16 are covered", self.heads)
+            format!(
+                "{} heads, values of {rank} in rows of {dim}: sizes must be multiples of \
+            16",
+                self.heads
+            )
         })?;
         let product = Product::of_attention(target, t.wave, dim);
         require(product.columns == 16, NAME, || {
-            format!("no matrix units for rows of {dim} on {target}")
+            format!("{target} has no matrix units for rows of {dim}")
         })?;
         let fine = self.all(target, t.wave).any(|other| other == *t)
             && target.waves().contains(&t.wave)
             && t.keys.is_multiple_of(product.depth);
-        require(fine, NAME, || format!("{t:?} with rows of {dim} on {target}"))
+        require(fine, NAME, || {
+            format!(
+                "tuning {t:?} with rows of {dim} is not supported on \
+        {target}"
+            )
+        })
     }
 
     fn candidates(&self, target: &Target) -> Vec<LatentFlashTuning> {

@@ -54,7 +54,7 @@ impl Family for AdjustSpec {
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         require((1..1 << 22).contains(&self.vocab), NAME, || {
-            format!("a vocabulary of {}", self.vocab)
+            format!("a vocabulary of {} is not supported", self.vocab)
         })
     }
 

@@ -59,11 +59,16 @@ impl ChoiceTuning {
         target: &Target,
         vocab: usize,
     ) -> Result<(), SpecError> {
-        require((1..1 << 22).contains(&vocab), kernel, || format!("a vocabulary of {vocab}"))?;
+        require((1..1 << 22).contains(&vocab), kernel, || {
+            format!(
+                "a vocabulary of {vocab} is not \
+        supported"
+            )
+        })?;
         let fine = target.waves().contains(&self.wave)
             && self.block.is_multiple_of(self.wave)
             && (self.wave..=1024).contains(&self.block);
-        require(fine, kernel, || format!("{self:?} on {target}"))
+        require(fine, kernel, || format!("tuning {self:?} is not supported on {target}"))
     }
 
     /// All candidates.

@@ -29,8 +29,8 @@ arguments! {
         /// A u64 for each slot: the seed of its noise, with the token's position and id
         /// ([`crate::noise`]).
         seeds: Pointer,
-        /// `slots × 4` words: the four arguments below for each slot. Null: the arguments hold for
-        /// all.
+        /// `slots × 4` words: the four arguments below for each slot. Null: the arguments apply to
+        /// all slots.
         options: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
@@ -70,7 +70,8 @@ const MOST_BLOCKS: u32 = 32;
 /// counters (`DrawMeeting` in `gpu/draw.h`).
 pub const WORK: usize = 3 * 2048 * (8 + 4) + 8;
 
-/// Bytes in which blocks exchange their most likely tokens, extremes, sums and an id (`DrawSaid`).
+/// Bytes for the exchange of the most likely tokens, extremes, sums and an id between blocks
+/// (`DrawSaid`).
 pub const SAID: usize = MOST_BLOCKS as usize * 64 * 8 + 16 * (16 + 8) + 8;
 
 impl DrawSpec {

@@ -1,4 +1,4 @@
-//! The noise of a draw, one number for each token: `gpu/noise.h` computes the same bits.
+//! The noise of a draw, one number for each token: `gpu/noise.h` computes bit-identical numbers.
 //!
 //! A token's score is `(logit − largest) / temperature − ln(−ln u)`, and the token with the
 //! greatest score is drawn. With `u` uniform in 0..1 that is a draw from the softmax (Gumbel-max

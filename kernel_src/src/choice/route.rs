@@ -117,7 +117,7 @@ impl Family for RouteSpec {
         let fine =
             (1..=1024).contains(&self.experts) && (1..=self.experts.min(32)).contains(&self.top);
         require(fine, NAME, || {
-            format!("{} of {} experts: up to 32 of 1024 are covered", self.top, self.experts)
+            format!("{} of {} experts: at most 32 of 1024 are supported", self.top, self.experts)
         })?;
         let fits = |(count, used): (usize, usize)| {
             (1..=32).contains(&count)
@@ -126,10 +126,16 @@ impl Family for RouteSpec {
                 && used * (self.experts / count) >= self.top
         };
         require(self.groups.is_none_or(fits), NAME, || {
-            format!("{:?} groups of {}", self.groups, self.experts)
+            format!("{:?} groups do not divide {} experts", self.groups, self.experts)
         })?;
         let divides = self.alike > 0 && self.experts.is_multiple_of(self.alike);
-        require(divides, NAME, || format!("{} of {} scores alike", self.alike, self.experts))?;
+        require(divides, NAME, || {
+            format!(
+                "{} scores per expert do not divide {} \
+        scores",
+                self.alike, self.experts
+            )
+        })?;
         tuning.check(NAME, target)
     }
 

@@ -284,10 +284,10 @@ impl Family for BatchGemmSpec {
     fn check(&self, target: &Target, t: &BatchGemmTuning) -> Result<(), SpecError> {
         require(covers(target), NAME, || format!("{target} has no wgmma"))?;
         require((1..=MOST).contains(&self.tokens), NAME, || {
-            format!("{} tokens, it takes 1 to {MOST}", self.tokens)
+            format!("{} tokens: 1 to {MOST} are supported", self.tokens)
         })?;
         require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
-            format!("rows of {}: it takes multiples of 32", self.cols)
+            format!("rows of {} weights: the number must be a multiple of 32", self.cols)
         })?;
         require(self.finish != Finish::Add || !self.turned, NAME, || {
             "a residual needs results in f32".to_owned()
@@ -311,7 +311,7 @@ impl Family for BatchGemmSpec {
             // Results of a thread, in addition to about 90 registers.
             && t.tiles as usize * self.width() / 2 <= [128, 64, 32][t.groups as usize - 2]
             && (t.blocks_per_unit == 1 || self.width() <= 16 && t.groups == 2 && t.tiles == 1);
-        require(fine, NAME, || format!("{t:?} on {target}"))
+        require(fine, NAME, || format!("tuning {t:?} is not supported on {target}"))
     }
 
     fn candidates(&self, _: &Target) -> Vec<BatchGemmTuning> {
@@ -333,9 +333,9 @@ impl Family for BatchGemmSpec {
     fn block(&self, target: &Target, t: &BatchGemmTuning) -> Result<Block, SpecError> {
         let bytes = self.shared(t)?;
         require(bytes <= room(target, t), NAME, || {
-            format!("{bytes} bytes of shared memory with {t:?}")
+            format!("{bytes} bytes of shared memory are too many (tuning {t:?})")
         })?;
-        let shared = shared_bytes(NAME, target, bytes, 128, "a tuning with fewer stages")?;
+        let shared = shared_bytes(NAME, target, bytes, 128, "use a tuning with fewer stages")?;
         Ok(Block { wave: 32, threads: t.threads(), shared })
     }
 

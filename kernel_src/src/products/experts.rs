@@ -171,7 +171,7 @@ impl ExpertsSpec {
         let whole = self.rows.is_multiple_of(packets::GROUP)
             && (self.rows * layout.row_bytes).is_multiple_of(128);
         require(quantised && end && alone && whole && !self.all && self.top <= 16, NAME, || {
-            "experts' rows in a ring of weights".to_owned()
+            "rows of experts cannot come through a ring of weights".to_owned()
         })?;
         let call = "StreamExperts<S, Weights>::step(a, block_id(), blocks, links, ring, memory, \
             at, pool, lds);";
@@ -252,10 +252,14 @@ impl Family for ExpertsSpec {
             && (1..=most).contains(&self.top)
             && (1..1 << 24).contains(&self.rows);
         require(fine, NAME, || {
-            format!("{} tokens × {} experts of {} rows", self.tokens, self.top, self.rows)
+            format!(
+                "{} tokens × {} experts of {} rows are not \
+            supported",
+                self.tokens, self.top, self.rows
+            )
         })?;
         require(!self.quantized || self.prologue == Prologue::None, NAME, || {
-            "quantised columns with a prologue".to_owned()
+            "quantised columns cannot have a prologue".to_owned()
         })?;
         tuning.check(NAME, target)
     }
@@ -284,12 +288,16 @@ impl Family for ExpertsSpec {
     fn inside(&self, target: &Target, inside: StepContext) -> Result<Step, SpecError> {
         let StepContext { wave, threads, streams, sequences, .. } = inside;
         require(self.tokens == sequences, NAME, || {
-            format!("{} tokens of {sequences} sequences", self.tokens)
+            format!("{} tokens do not match {sequences} sequences", self.tokens)
         })?;
-        require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
+        require(!self.quantized, NAME, || {
+            "rows are too long to be quantised in each \
+        block"
+                .to_owned()
+        })?;
         // Not implemented.
         require(sequences == 1 || !streams, NAME, || {
-            "experts of several sequences do not come through a ring".to_owned()
+            "experts of several sequences cannot come through a ring".to_owned()
         })?;
         step::covered(NAME, &Layout::new(self.format, self.cols)?)?;
         let usual = self.usual(target)?;

@@ -225,7 +225,7 @@ impl Family for GemmSpec {
 
     fn check(&self, target: &Target, tuning: &GemmTuning) -> Result<(), SpecError> {
         require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
-            format!("rows of {}: it takes multiples of 32", self.cols)
+            format!("rows of {} weights: the number must be a multiple of 32", self.cols)
         })?;
         require(self.finish != Finish::Add || !self.tiled, NAME, || {
             "a residual needs results in f32".to_owned()
@@ -234,7 +234,12 @@ impl Family for GemmSpec {
             format!("{} experts", self.experts)
         })?;
         self.weights().check(NAME, self.experts)?;
-        require(self.fits(target, tuning), NAME, || format!("{tuning:?} on {target}"))
+        require(self.fits(target, tuning), NAME, || {
+            format!(
+                "tuning {tuning:?} is not supported \
+        on {target}"
+            )
+        })
     }
 
     fn candidates(&self, target: &Target) -> Vec<GemmTuning> {
@@ -242,7 +247,7 @@ impl Family for GemmSpec {
     }
 
     fn block(&self, target: &Target, t: &GemmTuning) -> Result<Block, SpecError> {
-        let shared = shared_bytes(NAME, target, t.shared(), 128, "a tuning with fewer stages")?;
+        let shared = shared_bytes(NAME, target, t.shared(), 128, "use a tuning with fewer stages")?;
         Ok(match *t {
             GemmTuning::Waves { wave, waves, .. } => {
                 Block { wave, threads: waves.0 * waves.1 * wave, shared }

@@ -157,14 +157,14 @@ impl Family for MatvecSpec {
 
     fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
         require((1..=8).contains(&self.columns), NAME, || {
-            format!("{} columns, it takes 1 to 8", self.columns)
+            format!("{} columns: 1 to 8 are supported", self.columns)
         })?;
         require(!self.quantized || self.prologue == Prologue::None, NAME, || {
-            "quantised columns with a prologue".to_owned()
+            "quantised columns cannot have a prologue".to_owned()
         })?;
         require(self.quantized || self.columns <= most_made(target), NAME, || {
             format!(
-                "{} columns made in the block: quantise them in a launch of their own",
+                "{} columns cannot be quantised in the block: quantise them in a separate launch",
                 self.columns
             )
         })?;
@@ -187,7 +187,7 @@ impl Family for MatvecSpec {
             target,
             dynamic,
             parts + 1024,
-            "quantise the columns in a launch of their own",
+            "quantise the columns in a separate launch",
         )?;
         Ok(Block { wave: t.wave, threads: t.block, shared })
     }
@@ -210,9 +210,13 @@ impl Family for MatvecSpec {
         let StepContext { wave, threads, streams, sequences, .. } = inside;
         let columns = self.columns;
         require(columns == sequences, NAME, || {
-            format!("{columns} columns of {sequences} sequences")
+            format!("{columns} columns do not match {sequences} sequences")
         })?;
-        require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
+        require(!self.quantized, NAME, || {
+            "rows are too long to be quantised in each \
+        block"
+                .to_owned()
+        })?;
         let usual = self.usual(target)?;
         let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
         let (header, lds, call) = match streams {

@@ -146,13 +146,18 @@ impl Segments<'_> {
     /// Whether the segments can be combined and have a layout.
     pub fn check(&self, kernel: &'static str, experts: usize) -> Result<(), SpecError> {
         let n = self.all.len();
-        require((1..=MOST).contains(&n), kernel, || format!("{n} weights, it takes 1 to {MOST}"))?;
+        require((1..=MOST).contains(&n), kernel, || {
+            format!(
+                "{n} weights: 1 to {MOST} are \
+        supported"
+            )
+        })?;
         require(self.finish != Finish::Add || n == 1, kernel, || {
-            format!("a residual with {n} weights, it takes 1")
+            format!("a residual needs exactly 1 weight, not {n}")
         })?;
         let same = |a: &Segment, b: &Segment| a.format == b.format && a.rows == b.rows;
         require(!self.finish.gated() || matches!(self.all, [a, b] if same(a, b)), kernel, || {
-            "a gated unit takes two weights of one format and size".to_owned()
+            "a gated unit needs two weights of one format and size".to_owned()
         })?;
         for s in self.all {
             require(s.rows > 0 && s.rows <= 1 << 30, kernel, || format!("{} rows", s.rows))?;

@@ -218,12 +218,12 @@ impl Family for SmallGemmSpec {
     }
 
     fn check(&self, target: &Target, t: &SmallGemmTuning) -> Result<(), SpecError> {
-        require(covers(target), NAME, || format!("{target} has no units of mma.sync"))?;
+        require(covers(target), NAME, || format!("{target} has no mma.sync"))?;
         require((1..=64).contains(&self.tokens), NAME, || {
-            format!("{} tokens, it takes 1 to 64", self.tokens)
+            format!("{} tokens: 1 to 64 are supported", self.tokens)
         })?;
         require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
-            format!("rows of {}: it takes multiples of {WHOLE}", self.cols)
+            format!("rows of {} weights: the number must be a multiple of {WHOLE}", self.cols)
         })?;
         require(self.finish != Finish::Add || !self.panels, NAME, || {
             "a residual needs results in f32".to_owned()
@@ -237,7 +237,7 @@ impl Family for SmallGemmSpec {
             && (1..=4).contains(&t.ahead)
             && (1..=8).contains(&t.blocks_per_unit)
             && (!self.finish.gated() || t.rows * t.tiles >= 2);
-        require(fine, NAME, || format!("{t:?} on {target}"))
+        require(fine, NAME, || format!("tuning {t:?} is not supported on {target}"))
     }
 
     fn candidates(&self, _: &Target) -> Vec<SmallGemmTuning> {
@@ -258,7 +258,7 @@ impl Family for SmallGemmSpec {
         let rows = (16 * t.tiles * t.rows) as usize;
         let stage = (t.waves / t.rows) as usize * self.block_tokens() * (rows + 4) * 4;
         let shared =
-            shared_bytes(NAME, target, stage, 128, "a tuning with more waves over the rows")?;
+            shared_bytes(NAME, target, stage, 128, "use a tuning with more waves over the rows")?;
         Ok(Block { wave: 32, threads: 32 * t.waves, shared })
     }
 

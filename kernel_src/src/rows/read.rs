@@ -57,7 +57,7 @@ impl Family for ReadSpec {
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         require((1..=16).contains(&self.in_flight), NAME, || {
-            format!("{} vectors in flight, 1 to 16", self.in_flight)
+            format!("{} vectors in flight: 1 to 16 are supported", self.in_flight)
         })
     }
 

@@ -147,7 +147,9 @@ impl Family for ReduceSpec {
 
     fn inside(&self, _: &Target, inside: StepContext) -> Result<Step, SpecError> {
         require(!self.gathered, NAME, || {
-            "parts that a library brings come between launches".to_owned()
+            "partial sums of a library arrive between launches, not inside a persistent \
+             kernel"
+                .to_owned()
         })?;
         require(!self.stretches && self.ranks == inside.ranks, NAME, || format!("{self:?}"))?;
         let call = "Meeting::wait(); Meeting::delay(106); Reduce<S>::inside(a, share, \

@@ -85,7 +85,7 @@ impl Family for TilesSpec {
 
     fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
         require(self.cols > 0 && self.cols <= 1 << 16, NAME, || {
-            format!("rows of {}, it takes 1 to 65536", self.cols)
+            format!("rows of {} elements: 1 to 65536 are supported", self.cols)
         })?;
         tuning.check(NAME, target)
     }

@@ -95,7 +95,13 @@ impl Family for ConvSpec {
             (2..=ConvSpec::MOST).contains(&self.taps) && (1..1 << 24).contains(&self.channels);
         let fine = fine && (self.weights || !self.bias);
         require(fine, NAME, || {
-            format!("{} channels over {} tokens: 2 to {}", self.channels, self.taps, ConvSpec::MOST)
+            format!(
+                "{} channels over {} tokens: 2 to {} tokens are \
+            supported",
+                self.channels,
+                self.taps,
+                ConvSpec::MOST
+            )
         })
     }
 

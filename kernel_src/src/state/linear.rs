@@ -102,7 +102,7 @@ impl Family for LinearSpec {
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         let fine = self.heads > 0 && self.values > 0 && (1..=LONGEST).contains(&self.keys);
         require(fine && self.state() < 1 << 28, NAME, || {
-            format!("{self:?}: keys of up to {LONGEST} are covered")
+            format!("{self:?}: keys of up to {LONGEST} elements are supported")
         })
     }
 

@@ -80,7 +80,7 @@ impl Column {
         let fail = || SpecError::Unsupported {
             kernel: "activations",
             why: format!(
-                "{} cannot share one form of activations: give each its own launch",
+                "{} need different forms of activations: use one launch for each",
                 formats.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
             ),
         };
@@ -94,7 +94,12 @@ impl Column {
                 _ => Err(fail()),
             })?;
         let form = all.ok_or_else(fail)?;
-        require(cols > 0 && cols <= 1 << 24, "activations", || format!("{cols} columns"))?;
+        require(cols > 0 && cols <= 1 << 24, "activations", || {
+            format!(
+                "{cols} columns are not \
+        between 1 and 16,777,216"
+            )
+        })?;
         Ok(Column { cols, form })
     }
 

@@ -98,7 +98,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     fn inside(&self, _target: &Target, _inside: StepContext) -> Result<Step, SpecError> {
         Err(SpecError::Unsupported {
             kernel: Self::NAME,
-            why: "it has no part in a persistent kernel".to_owned(),
+            why: "not supported in a persistent kernel".to_owned(),
         })
     }
 

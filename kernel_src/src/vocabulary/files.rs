@@ -145,6 +145,6 @@ pub(crate) fn with_headers(source: Source) -> Source {
 /// The source with `file` as its main file, and all headers available.
 pub(crate) fn source(name: &'static str, file: &'static str) -> Source {
     let text = FILES.iter().find(|(f, _)| *f == file).map_or("", |(_, text)| *text);
-    debug_assert!(!text.is_empty(), "{file} is not among the files");
+    debug_assert!(!text.is_empty(), "{file} is not in the list of files");
     with_headers(Source::new(name, file, text))
 }

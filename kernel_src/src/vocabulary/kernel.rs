@@ -71,7 +71,7 @@ pub enum SpecError {
         why: String,
     },
     /// The kernel needs more LDS than a block has.
-    #[error("{kernel}: {need} bytes of LDS are needed in a block, {target} has {have}: {hint}")]
+    #[error("{kernel}: a block needs {need} bytes of LDS, but {target} has {have}: {hint}")]
     Shared {
         /// Name of the family.
         kernel: &'static str,

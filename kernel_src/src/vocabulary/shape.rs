@@ -59,7 +59,7 @@ macro_rules! gpu_enum {
                     $(stringify!($variant), ",",)* "};"
                 ),
             ),
-            concat!("the header declares ", stringify!($type), " otherwise"),
+            concat!("the header declares ", stringify!($type), " with different variants"),
         );
     };
 }

@@ -46,7 +46,7 @@ impl Wave {
 
     pub(crate) fn check(self, kernel: &'static str, target: &Target) -> Result<(), SpecError> {
         require(target.waves().contains(&self.wave), kernel, || {
-            format!("wave {} on {target}", self.wave)
+            format!("{target} does not support waves of {}", self.wave)
         })
     }
 

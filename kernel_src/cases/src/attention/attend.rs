@@ -298,8 +298,8 @@ impl Cases for AttendSpec {
             // Keys and values come from another layer.
             (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
             (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
-            // Pages: the first position of a page, the last, several pages; slices that end within
-            // a page; windows.
+            // Pages: the first and the last position of a page, several pages; slices that end
+            // within a page; windows.
             (paged(form(8, 4, 64, F16, false, false)), all, vec![0, 127, 128, 129, 300], 3, 4),
             (paged(form(8, 2, 128, Q8_0, true, true)), window(33), vec![131, 400], 2, 2),
             (paged(form(9, 3, 64, F16, false, false)), all, vec![391], 4, 2),

@@ -18,7 +18,7 @@ use kjit_kernels::{Family, Size, SpecError};
 const ATTENTION: Tolerance = Tolerance {
     norm: 1.5e-3,
     each: 1.5e-2,
-    reason: "queries, keys, values and probabilities are halves",
+    reason: "queries, keys, values and probabilities are f16",
 };
 
 /// A case of `spec` with this size; above 256 tokens the oracle computes some of them.

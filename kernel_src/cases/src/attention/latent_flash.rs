@@ -66,7 +66,7 @@ impl Cases for LatentFlashSpec {
                 want.extend((0..self.rank).map(mix));
             }
         }
-        let reason = "queries, rows and shares are halves";
+        let reason = "queries, rows and probabilities are f16";
         let tolerance = Tolerance { norm: 1.5e-3, each: 1.5e-2, reason };
         let pages = self.paged.then(|| Pages::new(&[past + tokens], capacity, random));
         let cache =

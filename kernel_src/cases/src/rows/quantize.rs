@@ -75,8 +75,8 @@ impl Cases for QuantizeSpec {
 }
 
 /// The tolerance for columns of these values. The bound on each element is half a step of the
-/// largest group. A group with an outlier of 170 among values of 2.6 had an error of 2.6e-3, as
-/// expected, and failed a bound by the root mean square alone.
+/// largest group. A bound by the root mean square alone is too strict: a group with an outlier of
+/// 170 among values of 2.6 had the expected error of 2.6e-3 and failed it.
 fn rounded(column: &Column, want: &[f64]) -> Tolerance {
     let usual = exact(column);
     if !matches!(column.form, Form::Quantised { .. }) {

@@ -79,7 +79,8 @@ impl Cases for ReduceSpec {
     }
 }
 
-/// A case with `blocks` blocks, at this exchange: the other ranks' parts have already arrived.
+/// A case with `blocks` blocks for one exchange. The partial sums of the other ranks are already in
+/// the inbox.
 fn of(
     spec: &ReduceSpec,
     target: &Target,
@@ -177,8 +178,8 @@ fn of(
     )
 }
 
-/// The words of an inbox without parts of this exchange: data of two exchanges ago must not be read
-/// as data of this one.
+/// The words of an inbox without data of this exchange. It contains data of the exchange before the
+/// last one, which must not be read.
 fn empty(spec: &ReduceSpec, room: usize, number: u32) -> Vec<u32> {
     let (all, left) = (2 * spec.ranks * room, number.wrapping_sub(2));
     match spec.stretches {

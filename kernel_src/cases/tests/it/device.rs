@@ -1,9 +1,8 @@
 //! Every case on a real device (`KJIT_TEST_DEVICE`, by default any), compared with the same oracles
 //! as on the simulated one.
 //!
-//! Also sums in host memory, with both ranks on one device.
-//!
-//! Without a device the test says that it was skipped; `KJIT_REQUIRE_GPU=1` forbids that.
+//! Also sums in host memory, with both ranks on one device. Without a device the test reports that
+//! it was skipped; `KJIT_REQUIRE_GPU=1` forbids that.
 
 use kjit_engine::{
     Arg, Config, Device, DeviceBuffer, Engine, Error, Geometry, Isolation, Job, Result,
@@ -129,8 +128,8 @@ fn sums(
     let want: Vec<f32> =
         values(0).iter().zip(a.iter().zip(&b)).map(|(r, (a, b))| r + (a + b)).collect();
     for (rank, (stream, _, y, late)) in ranks.iter().enumerate() {
-        assert_eq!(late.peek(0)?, 0, "rank {rank} waited in vain");
-        assert!(stream.read(y)? == want, "rank {rank} of {rows} rows has other sums");
+        assert_eq!(late.peek(0)?, 0, "rank {rank}: a wait timed out");
+        assert!(stream.read(y)? == want, "rank {rank}: the sums of {rows} rows are wrong");
     }
     Ok(least)
 }
@@ -140,8 +139,8 @@ fn sums(
 fn two_streams_reduce_in_device_and_host_memory() {
     if std::env::var_os("KJIT_TEST_SHARD").is_some() {
         eprintln!(
-            "SKIPPED: parts are run under tools that let no two kernels run at once, and these \
-             wait for each other"
+            "SKIPPED: shards run under tools that serialise kernels, but these kernels wait for \
+             each other"
         );
         return;
     }

@@ -59,7 +59,7 @@ fn shipped_tuning_applies_to_every_family() {
         assert_eq!(spec.tuning_by(&table, &target), Some(other), "{spec} on {target}");
         consulted.insert(spec.family());
     }
-    assert_eq!(consulted, choosers, "a choice that no table can make");
+    assert_eq!(consulted, choosers, "not every chooser was consulted");
     assert!(
         consulted.contains("attend")
             && consulted.contains("small_gemm")
@@ -94,14 +94,14 @@ fn launch_uses_compiled_block_size() {
         for (name, kind) in named.chain(launch.memory.iter().map(|m| (m.name, Kind::Pointer))) {
             assert!(
                 declared.contains(&Declared { name, kind }),
-                "{}: there is no {kind:?} '{name}'",
+                "{}: the source has no {kind:?} '{name}'",
                 s.spec
             );
         }
     }
 }
 
-/// The parameters of a kernel as its source declares them; a name may be left out.
+/// The parameters of a kernel as its source declares them. Names may be missing.
 fn parameters(kernel: &Kernel) -> Vec<(Kind, Option<String>)> {
     let text = kernel.source.main_text();
     let text: String =
@@ -140,7 +140,7 @@ fn family_arguments_match_their_kernels() {
             assert_eq!(d.kind, kind, "{} of {}", d.name, s.kernel.entry);
             assert!(
                 name.as_deref().is_none_or(|n| n == d.name),
-                "{name:?} is called '{}' of {}",
+                "{name:?} has the name '{}' in {}",
                 d.name,
                 s.kernel.entry
             );

@@ -42,7 +42,7 @@ fn permlane64(word: u32) -> bool {
 
 /// Disables lanes: `v_cmpx_…` (VOPC, operations from 0x80 on) or `s_and_saveexec_b64` (SOP1,
 /// operation 0x21).
-fn leaves_lanes_out(word: u32) -> bool {
+fn masks_lanes(word: u32) -> bool {
     (word >> 25 == 0x3e && word >> 24 & 1 == 1) || word & 0xff80_ff00 == 0xbe80_2100
 }
 
@@ -65,7 +65,7 @@ fn clang_19_miscompiles_gfx908_accumulation_register_copies() {
     let code = engine.compile(&kjit_kernels::agpr_copy_check::probe_job(&target).unwrap()).unwrap();
     assert!(
         text(code.bytes()).into_iter().filter(|&w| accumulates(w)).count() > 10,
-        "it does not ask what it should"
+        "the check does not detect the fault"
     );
     if major == 19 {
         assert!(!kjit_kernels::agpr_copy_check::copies_are_correct(code.bytes()));
@@ -96,7 +96,7 @@ fn gfx908_attention_avoids_accumulation_registers() {
             text(code.bytes()).into_iter().filter(|&w| accumulates(w)).count()
         };
         assert_eq!(count("gfx908"), 0, "{spec:?}");
-        assert!(count("gfx90a") > 0, "{spec:?}: what is looked for is not what MFMA looks like");
+        assert!(count("gfx90a") > 0, "{spec:?}: the code has no MFMA instructions");
     }
     let _ = std::fs::remove_dir_all(&folder);
 }
@@ -140,7 +140,7 @@ fn gfx942_waits_for_write_back_before_signalling() {
         let words = text(engine.compile(&sample.kernel.job(&target)).unwrap().bytes());
         let marks: Vec<WriteBack> = words.iter().filter_map(|w| mark(*w)).collect();
         let back = marks.iter().position(|m| *m == WriteBack::WritesBack);
-        let back = back.unwrap_or_else(|| panic!("{}: nothing is written back", sample.name));
+        let back = back.unwrap_or_else(|| panic!("{}: the code has no write-back", sample.name));
         assert_eq!(
             marks.get(back + 1..back + 3),
             Some(&[WriteBack::Waits, WriteBack::Tells][..]),
@@ -177,7 +177,7 @@ fn wave_halves_exchange_before_lanes_are_masked() {
         let job = Job::new(source, constants, Options::wave(64), Target::parse(arch).unwrap());
         let words = text(engine.compile(&job).unwrap().bytes());
         let places = |what: fn(u32) -> bool| words.iter().position(|&w| what(w));
-        let (exchange, branch) = (places(permlane64), places(leaves_lanes_out));
+        let (exchange, branch) = (places(permlane64), places(masks_lanes));
         let listing = || {
             words
                 .iter()
@@ -193,7 +193,7 @@ fn wave_halves_exchange_before_lanes_are_masked() {
         );
         assert!(
             exchange < branch,
-            "{arch}: word {exchange:?} behind word {branch:?} of {}",
+            "{arch}: word {exchange:?} is after word {branch:?} of {}",
             listing()
         );
     }

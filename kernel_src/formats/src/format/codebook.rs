@@ -37,19 +37,20 @@ impl Field {
     }
 }
 
-/// The change of the vectors of eight weights.
+/// How eight magnitudes become weights: by signs, or by a shift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// One sign bit per weight, for each eight weights; a set bit means negative. With 7 bits the
     /// eighth makes the number of set bits even.
     Signs(Field),
-    /// One shift bit for each eight weights: minus one if it is set, plus one if not.
+    /// One shift bit for each eight weights: a set bit subtracts one from each weight, a clear bit
+    /// adds one.
     ShiftEach(Field),
     /// One shift bit for each 32 weights.
     ShiftAll(Field),
 }
 
-/// The choice of vectors and their change.
+/// A codebook format: index bits, vectors, and signs or shift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Codebook {
     /// The vectors.
@@ -58,7 +59,7 @@ pub struct Codebook {
     pub low: Field,
     /// The high bits of the index, if it has more bits.
     pub high: Option<Field>,
-    /// The change of the vectors.
+    /// Signs or shift.
     pub turn: Turn,
 }
 
@@ -94,9 +95,9 @@ impl Codebook {
         self.low.of(block, i) | self.high.map_or(0, |high| high.of(block, i) << self.low.bits)
     }
 
-    /// The sign bits of eight `e` of a block, or its shift.
+    /// The sign bits of group `e` of eight weights of a block, or its shift.
     #[inline(always)]
-    pub fn turn_bits(&self, block: &[u8], e: usize) -> usize {
+    pub fn sign_or_shift_bits(&self, block: &[u8], e: usize) -> usize {
         match self.turn {
             Turn::Signs(f) | Turn::ShiftEach(f) => f.of(block, e),
             Turn::ShiftAll(f) => f.of(block, e / 4),
@@ -107,7 +108,7 @@ impl Codebook {
     /// [`Codebook::bias`] too large.
     #[inline(always)]
     pub fn eight(&self, block: &[u8], e: usize) -> u64 {
-        let bits = self.turn_bits(block, e);
+        let bits = self.sign_or_shift_bits(block, e);
         match self.grid.vector {
             8 => self.turned(self.entry(self.index(block, e)), bits),
             _ => {
@@ -117,7 +118,7 @@ impl Codebook {
         }
     }
 
-    /// Weight `i` of an [`eight`](Codebook::eight).
+    /// Weight `i` of a packed group ([`Codebook::eight`]).
     #[inline(always)]
     pub const fn element(&self, eight: u64, i: usize) -> i32 {
         (eight >> (8 * i)) as u8 as i8 as i32 - self.bias() as i32

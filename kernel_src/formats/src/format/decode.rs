@@ -1,4 +1,4 @@
-//! The host's dequantiser for any format, from its description. Results have the same bits as
+//! The host's dequantiser for any format, from its description. Results are bit-identical to
 //! ggml's.
 
 use super::{BlockFormat, BlockScale, DecodeError, Encoding, Format, GroupScale, Offset, Value};
@@ -118,7 +118,7 @@ impl BlockFormat {
     }
 
     /// Stores a block's scale, multiplied by the power of two by which the format divides. Formats
-    /// without a stored f16 scale are not changed. For code that makes blocks.
+    /// without a stored f16 scale are not changed. For code that quantises.
     pub fn set_block_scale(&self, block: &mut [u8], scale: f16) {
         let bytes = scale.to_le_bytes();
         match self.scale {

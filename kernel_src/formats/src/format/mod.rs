@@ -15,7 +15,7 @@
 //! below.
 //!
 //! The order of roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is that
-//! of ggml, so the bits of values are equal.
+//! of ggml, so values are bit-identical.
 
 mod codebook;
 mod decode;
@@ -159,7 +159,7 @@ pub struct BlockFormat {
 }
 
 impl BlockFormat {
-    /// Whether neighbouring codes are neither in runs of sixteen bytes nor single bits of one word.
+    /// Whether adjacent codes are neither in runs of sixteen bytes nor single bits of one word.
     pub const fn is_scattered(&self) -> bool {
         if matches!(self.value, Value::Ternary | Value::Codebook(_)) {
             return true;

@@ -1,8 +1,8 @@
 //! The formats. Sources of the layouts: the type list of the GGUF specification and ggml's
 //! published block layouts. MXFP4 is defined by the OCP Microscaling specification, with ggml's
-//! nibble order. Q2_0 has ggml's size. A fork that published files before ggml had the type used
-//! blocks of 128 in 34 bytes under the same number; in such a file tensors overlap or end early,
-//! which is an error.
+//! nibble order. Q2_0 has ggml's block size. A fork that published files before ggml had the type
+//! used blocks of 128 weights in 34 bytes with the same id. In such a file tensors overlap or end
+//! early, which is an error.
 
 use super::{
     BlockFormat, BlockScale, Codebook, Encoding, Field, Format, GroupScale, Offset, Plane, Turn,
@@ -471,7 +471,6 @@ const _: () = {
     }
     assert!(
         at == ids.len() && other == others.len(),
-        "an id in a list that is not a block \
-                                                       format's"
+        "a list contains an id that is not a block format"
     );
 };

@@ -4,7 +4,7 @@ use super::groups::Groups;
 use crate::format::{BlockFormat, Codebook, Turn};
 
 /// The sections of a format with a codebook; all offsets in bytes. `V` vectors (4 or 8) are 32
-/// weights. An *eight* is a group of eight neighbouring weights.
+/// weights. An *eight* is a group of eight adjacent weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vectors {
     /// The codebook.
@@ -101,7 +101,7 @@ impl Vectors {
             }
         }
         for e in 0..4 {
-            let bits = self.book.turn_bits(block, first / 8 + e) as u32;
+            let bits = self.book.sign_or_shift_bits(block, first / 8 + e) as u32;
             match self.book.turn {
                 Turn::Signs(_) => signs |= bits << (self.sign_bits * e),
                 Turn::ShiftEach(_) | Turn::ShiftAll(_) => {

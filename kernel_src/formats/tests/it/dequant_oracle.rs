@@ -1,4 +1,4 @@
-//! Compares the dequantiser with values of an independent implementation; all bits must be equal.
+//! Compares the dequantiser with values of an independent implementation, bit for bit.
 
 use kjit_formats::format::{ALL, Format};
 use serde_json::Value;

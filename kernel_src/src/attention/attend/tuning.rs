@@ -13,7 +13,7 @@ pub enum AttendTuning {
         wave: u32,
         /// Threads of a block.
         block: u32,
-        /// Positions that a lane takes at a time; a power of two.
+        /// Positions that a lane processes in one step; a power of two.
         tile: u32,
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
@@ -83,7 +83,7 @@ impl AttendTuning {
         }
     }
 
-    /// Tunings worth trying on a device. Those that do not fit a shape have no kernel.
+    /// Candidates for a device. Some of them have no kernel for a shape.
     pub(super) fn all(target: &Target) -> Vec<AttendTuning> {
         let mut all = vec![];
         for (waves, stages, blocks_per_unit) in BLOCKS {

@@ -148,7 +148,7 @@ pub const STARTS: [Start; 4] = [
             waves(64, [64, 64], (2, 2), [1, 1, 2]),
             waves(ANY, [128, 64], (2, 2), [1, 1, 2]),
         ],
-        from: "resource counts, no card yet",
+        from: "resource counts; not measured on a card",
     },
     Start {
         vendor: Vendor::Amd,
@@ -159,7 +159,7 @@ pub const STARTS: [Start; 4] = [
             waves(32, [32, 64], (1, 2), [1, 1, 2]),
             waves(ANY, [64, 128], (2, 4), [1, 1, 2]),
         ],
-        from: "resource counts, no card yet",
+        from: "resource counts; not measured on a card",
     },
     Start {
         vendor: Vendor::Amd,
@@ -170,7 +170,7 @@ pub const STARTS: [Start; 4] = [
             waves(32, [32, 64], (1, 2), [1, 1, 2]),
             waves(ANY, [64, 128], (2, 2), [1, 1, 2]),
         ],
-        from: "resource counts, no card yet",
+        from: "resource counts; not measured on a card",
     },
 ];
 

@@ -91,7 +91,7 @@ pub const STARTS: [Start; 6] = [
         blocks_per_unit: 4,
         in_flight: 2,
         rows: 1,
-        from: "resource counts, no card yet",
+        from: "resource counts; not measured on a card",
     },
     Start {
         vendor: Vendor::Amd,
@@ -101,7 +101,7 @@ pub const STARTS: [Start; 6] = [
         blocks_per_unit: 4,
         in_flight: 2,
         rows: 1,
-        from: "resource counts, no card yet",
+        from: "resource counts; not measured on a card",
     },
     Start {
         vendor: Vendor::Amd,
@@ -111,7 +111,7 @@ pub const STARTS: [Start; 6] = [
         blocks_per_unit: 1,
         in_flight: 2,
         rows: 1,
-        from: "instructions counted on the emulator, no card yet",
+        from: "instructions counted on the emulator; not measured on a card",
     },
     Start {
         vendor: Vendor::Amd,
@@ -121,7 +121,7 @@ pub const STARTS: [Start; 6] = [
         blocks_per_unit: 1,
         in_flight: 2,
         rows: 1,
-        from: "instructions counted on the emulator, no card yet",
+        from: "instructions counted on the emulator; not measured on a card",
     },
 ];
 
@@ -163,8 +163,8 @@ fn nvidia_team(units: usize, wave: u32) -> u32 {
     if team > 16 && busy < 0.6 { team / 2 } else { team }
 }
 
-/// As many lanes as the matrix has work for. Teams are wider than a wave only for few rows; for
-/// many rows they are narrower, so that fewer lanes idle.
+/// The number of lanes for which the matrix has work. Teams are wider than a wave only for few
+/// rows; for many rows they are narrower, so that fewer lanes idle.
 fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
     let widest = (units.next_power_of_two() as u32).clamp(1, block);
     let mut team = widest.min(wave);
@@ -273,7 +273,7 @@ impl MatvecTuning {
             && (1..=8).contains(&self.in_flight)
             && (1..=64).contains(&self.blocks_per_unit)
             && (!self.alone || self.blocks_per_unit == 1);
-        require(fine, kernel, || format!("{self:?} on {target}"))
+        require(fine, kernel, || format!("tuning {self:?} is not supported on {target}"))
     }
 
     /// The constants of `gpu/matvec.h` for `columns` columns.

@@ -269,7 +269,7 @@ class Bundle:
         for i, (w, g) in enumerate(zip(want, values)):
             if math.isnan(w):
                 if not math.isnan(g):
-                    return f"element {i} is {g}, nothing should have been written there"
+                    return f"element {i} is {g}, but it must not be written"
             elif not abs(g - w) <= after["each"] * rms:
                 return f"element {i} is {g}, not {w} (root mean square {rms:.3e})"
             else:
