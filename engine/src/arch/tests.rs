@@ -40,7 +40,7 @@ fn wrong_ids_and_flags_are_named() {
         ("gfx90a:xnack", "xnack"),
         ("gfx1100:xnack+", "xnack"),
         ("gfx90a:xnack+:xnack-", "twice"),
-        ("", "known"),
+        ("", "supported"),
         ("sm_90:", "must end"),
     ] {
         let error = Target::parse(text).unwrap_err().to_string();
