@@ -138,8 +138,7 @@ impl Engine {
         {
             let engine = self.clone();
             let search = move || drop(engine.search(vendor));
-            let _ =
-                std::thread::Builder::new().name("kjit looks for compilers".into()).spawn(search);
+            let _ = std::thread::Builder::new().name("kjit compiler search".into()).spawn(search);
         }
         driver::open(asked, self.inner.config.trace.clone())
     }
@@ -185,13 +184,13 @@ impl Engine {
         };
         let wish = &self.inner.config.wish;
         let reason = match (&wish.kind, &wish.file) {
-            (_, Some(file)) => format!("{} was asked for", file.display()),
-            (Some(kind), None) => format!("{kind} was asked for"),
+            (_, Some(file)) => format!("{} was requested", file.display()),
+            (Some(kind), None) => format!("{kind} was requested"),
             _ if !passed.is_empty() => {
                 format!("{} does not know {}", passed.join(", "), target.id())
             }
             _ if chosen.compiler.kind() == "clang" => {
-                "no run-time compiler of the vendor is here".to_owned()
+                "the vendor's run-time compiler is not installed".to_owned()
             }
             _ => "the vendor's run-time compiler comes first".to_owned(),
         };

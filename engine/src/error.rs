@@ -122,9 +122,9 @@ pub enum Error {
     },
     /// The system or the driver refused page-locked memory.
     #[error(
-        "{device} is given no page-locked memory of the system ({} asked; {call}: {says}): too \
-         little of it is free, \
-         or a container bounds it (start it with --ulimit memlock=-1 and more --memory)",
+        "{device}: page-locked memory was refused ({} requested; {call}: {says}): too little \
+         system memory is free, or a container limits it (start it with --ulimit memlock=-1 and \
+         more --memory)",
         bytes(*.asked)
     )]
     Pinned {
@@ -153,8 +153,8 @@ pub enum Error {
     /// these objects are dropped, `Engine::device` reopens the device if the driver supports that.
     /// If this error is returned again, a new process is needed.
     #[error(
-        "{device} is lost: {says} ({call}, code {code}): a kernel fault ended everything that \
-         this process has there"
+        "{device} is lost: {says} ({call}, code {code}): after a kernel fault this process cannot \
+         use the device"
     )]
     DeviceLost {
         /// The call that reported the fault.
@@ -231,7 +231,7 @@ impl std::fmt::Display for CompileFailure {
         if !self.constants.is_empty() {
             write!(f, " with {}", self.constants)?;
         }
-        write!(f, ": {}", first.unwrap_or("the compiler said nothing").trim())?;
+        write!(f, ": {}", first.unwrap_or("the compiler printed no message").trim())?;
         if let Some(kept) = &self.kept {
             write!(
                 f,

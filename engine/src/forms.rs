@@ -1,5 +1,5 @@
-//! Records of the forms in which models' tokens run fastest: as launches, as a graph, as one
-//! launch. A record is a line of text that its writer reads; the engine keeps it by device, driver,
+//! Records of the fastest form of a model's token: launches, a graph, or one launch. A record is a
+//! line of text with a format that its writer defines. The engine stores it by device, driver,
 //! build of kjit and plan.
 
 use crate::arch::Vendor;
@@ -25,8 +25,8 @@ fn key(device: &DeviceInfo, plan: &str) -> Key {
 }
 
 impl Engine {
-    /// Whether a vendor's devices are asked which form is the fastest. On NVIDIA's it is known by
-    /// measurements before release.
+    /// Whether the forms are measured on devices of this vendor. For NVIDIA they were measured
+    /// before release.
     #[must_use]
     pub fn tries_forms(&self, vendor: Vendor) -> bool {
         let config = &self.inner.config;
@@ -40,7 +40,7 @@ impl Engine {
         String::from_utf8(bytes).ok()
     }
 
-    /// Keeps a record.
+    /// Stores a record.
     pub fn keep_launch_form(&self, device: &DeviceInfo, plan: &str, record: &str) {
         self.cache().put_record(&key(device, plan), record.as_bytes());
     }
@@ -52,7 +52,7 @@ mod tests {
     use crate::Config;
 
     #[test]
-    fn another_driver_device_or_plan_has_no_record_yet() {
+    fn record_depends_on_driver_device_and_plan() {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::new(Config::new().cache_dir(dir.path()));
         let device = crate::driver::amd(0, "gfx1100", false);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn only_amd_devices_are_asked_unless_all_are_to_be_proven() {
+    fn only_amd_devices_are_measured_by_default() {
         let asked = |config: Config| {
             let engine = Engine::new(config.no_cache());
             [Vendor::Amd, Vendor::Nvidia].map(|vendor| engine.tries_forms(vendor))

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_and_what_is_no_number_is_passed_over() {
+    fn invalid_addresses_and_values_are_ignored() {
         let root = tempfile::tempdir().unwrap();
         assert!(Sensors::of(root.path(), "").is_none());
         assert!(Sensors::of(root.path(), "..").is_none_or(|s| s.read() == Reading::default()));

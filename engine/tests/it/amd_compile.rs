@@ -219,7 +219,7 @@ fn target_uses_first_supporting_compiler() {
     assert!(engine.compile(&job("gfx90a", 64)).unwrap().compiler().starts_with("hiprtc "));
     let asked = Engine::new(config(dir.path()).compiler_kind("clang"))
         .compiler_for(&Target::parse("gfx90a").unwrap());
-    assert!(asked.unwrap().reason.ends_with("clang was asked for"));
+    assert!(asked.unwrap().reason.ends_with("clang was requested"));
 }
 
 #[test]

@@ -369,9 +369,7 @@ impl Bundle {
         let mut off = 0.0;
         for (i, (w, g)) in want.iter().zip(&got).enumerate() {
             if w.is_nan() && !g.is_nan() {
-                return Ok(Some(format!(
-                    "element {i} is {g}, but it must not be written"
-                )));
+                return Ok(Some(format!("element {i} is {g}, but it must not be written")));
             }
             // The negation makes a NaN fail.
             if !w.is_nan() && !((g - w).abs() <= each * rms) {
