@@ -160,11 +160,11 @@ fn wrong_arguments_and_geometry_are_refused_before_launch() {
         assert!(matches!(error, Error::Launch { .. }), "{error:?}");
         assert!(error.to_string().contains("saxpy") && error.to_string().contains(word), "{error}");
     };
-    refused(&good, &args![&x, &y, 2.0f32], "3 arguments given, the code object takes 4");
+    refused(&good, &args![&x, &y, 2.0f32], "3 arguments given, but the code object has 4");
     refused(
         &good,
         &args![&x, &y, 2.0f64, 8u32],
-        "argument 2 is f64 (8 bytes), the code object takes 4 bytes",
+        "argument 2 is f64 (8 bytes), but the code object expects 4 bytes",
     );
     refused(&good, &args![&x, 1u32, 2.0f32, 8u32], "argument 1 is u32");
     refused(&Geometry::new(1, BLOCK + 1), &args![&x, &y, 2.0f32, 8u32], "129 threads");

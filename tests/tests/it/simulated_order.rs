@@ -367,6 +367,6 @@ fn memory_is_counted_warmed_up_and_freed() {
         let error = huge.add(&one).unwrap().eval().unwrap_err();
         assert!(matches!(error, Error::DeviceMemory { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("no memory for 70368744177664 bytes"), "{text}");
+        assert!(text.contains("cannot allocate 70368744177664 bytes"), "{text}");
     });
 }

@@ -107,7 +107,7 @@ fn refused_page_locked_memory_is_replaced_by_own_pages() {
     let both = "hipHostRegister:*:1,hipHostMalloc:*:2";
     let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", both)]));
     assert!(
-        line.contains("rocm:0 is given no page-locked memory") && line.contains("memlock"),
+        line.contains("rocm:0: page-locked memory was refused") && line.contains("memlock"),
         "{line}"
     );
 }
