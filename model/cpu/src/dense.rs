@@ -58,7 +58,8 @@ impl Dense {
         let tokens = x.len() / w.cols();
         let mut out = vec![0.0; tokens * w.rows()];
         if tokens > 0 {
-            let product = Product { w: w.0, beside: None, bias, out: SharedMut::new(&mut out) };
+            let product =
+                Product { w: w.0, interleaved: None, bias, out: SharedMut::new(&mut out) };
             multiply(&mut self.pool, self.isa, x, tokens, &[product], None, false);
         }
         out

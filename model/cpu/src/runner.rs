@@ -664,7 +664,7 @@ impl HostRunner {
     fn pass(&mut self, pass: &StepPass) -> Result<(), SessionError> {
         self.reserve(pass)?;
         self.show(pass)?;
-        self.given(pass)?;
+        self.fetch_previous_rows(pass)?;
         for s in 0..self.plan.steps.len() {
             self.run_step(s, pass);
             self.record(s, pass);

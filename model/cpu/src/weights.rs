@@ -36,7 +36,7 @@ pub struct Weights {
     /// For each weight, the elements of norms, biases and factors; empty for matrices.
     vectors: Vec<Vec<f32>>,
     /// For each weight, an interleaved copy if there is one.
-    beside: Vec<Option<Interleaved>>,
+    interleaved: Vec<Option<Interleaved>>,
     /// Tensors whose elements were replaced: adapters that were loaded later.
     replaced: HashMap<String, Vec<u8>>,
 }
@@ -82,8 +82,8 @@ impl Weights {
                 .map_err(|e| ExecError::Device(format!("tensor '{}': {e}", w.name)))?;
             vectors[i] = v;
         }
-        let beside = (0..graph.weights.len()).map(|_| None).collect();
-        Ok(Weights { file, places, vectors, beside, replaced: HashMap::new() })
+        let interleaved = (0..graph.weights.len()).map(|_| None).collect();
+        Ok(Weights { file, places, vectors, interleaved, replaced: HashMap::new() })
     }
 
     /// Makes interleaved copies of the matrices of products, on all threads. All are copied if
@@ -142,7 +142,7 @@ impl Weights {
         let of = |(id, w): &(usize, &Weight)| w.tensor == tensor && self.places.len() > *id;
         let Some((id, w)) = graph.weights.iter().enumerate().find(of) else { return Ok(()) };
         let whole = w.bytes_of(w.experts * w.whole);
-        if bytes.len() != whole || self.beside[id].is_some() || !self.vectors[id].is_empty() {
+        if bytes.len() != whole || self.interleaved[id].is_some() || !self.vectors[id].is_empty() {
             return Err(ExecError::Device(format!(
                 "tensor '{tensor}' of {whole} bytes cannot be replaced by {} bytes",
                 bytes.len()

@@ -58,7 +58,7 @@ impl Tokenizer {
         prompt: &str,
         limit: &Limit,
     ) -> Result<Vec<u32>, Stopped> {
-        self.encode_literal_chat_rest_within(prompt, limit).map(|ids| self.begun(ids))
+        self.encode_literal_chat_rest_within(prompt, limit).map(|ids| self.with_bos(ids))
     }
 
     /// Like [`Self::encode_literal_chat_within`], for a later part of the prompt: without BOS.

@@ -352,7 +352,7 @@ pub const TABLE: &[Facts] = &[
     Facts {
         arch: "mpt",
         act_scales: true,
-        qk_norm: QkNorm::WholeIfThere,
+        qk_norm: QkNorm::WholeIfPresent,
         alibi: Scale::Key("attention.max_alibi_bias"),
         ..GPT
     },
