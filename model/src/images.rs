@@ -46,6 +46,9 @@ pub struct PromptImage<'a> {
     pub marker: &'a str,
     /// A PNG, JPEG or WebP file.
     pub file: &'a [u8],
+    /// The owner of its rows: an image is computed again for another owner, so that times do not
+    /// tell which images others have sent.
+    pub owner: [u8; 32],
 }
 
 /// The ids of a prompt with images.
@@ -89,12 +92,16 @@ impl Images {
     }
 
     /// The rows of an image, and what stands in the prompt for it. An image that was computed
-    /// before is not computed again.
+    /// before for this owner is not computed again.
     ///
     /// # Errors
     /// The file is no image, or it is damaged.
-    pub fn rows(&self, file: &[u8]) -> Result<(Arc<ImageRows>, Vec<Piece>), ImagesError> {
-        let key: [u8; 32] = Sha256::digest(file).into();
+    pub fn rows(
+        &self,
+        owner: [u8; 32],
+        file: &[u8],
+    ) -> Result<(Arc<ImageRows>, Vec<Piece>), ImagesError> {
+        let key = Sha256::new().chain_update(owner).chain_update(file).finalize().into();
         let prepared = self.encoder.prepare(file)?;
         let layout = prepared.layout().to_vec();
         let rows = match self.table.get(&key) {
@@ -131,7 +138,7 @@ impl Images {
         for (at, image) in places {
             text += rendered.get(done..at).unwrap_or_default();
             done = at + image.marker.len();
-            let (rows, layout) = self.rows(image.file)?;
+            let (rows, layout) = self.rows(image.owner, image.file)?;
             let mut ids = rows.ids();
             for piece in layout {
                 match piece {

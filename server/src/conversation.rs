@@ -12,6 +12,7 @@ use crate::tool::{Tool, checked_name};
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
 use kjit_model::images::{EncodeText, ImagePrompt, ImagesError, PromptImage};
+use kjit_model::serve::Owner;
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -135,11 +136,16 @@ const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON obje
 
 impl Conversation {
     /// Renders and tokenises the prompt. The time depends on the template and the text: too long
-    /// for an async thread.
+    /// for an async thread. `owner` is that of its images' rows.
     ///
     /// # Errors
     /// The model has no template, the template refuses the conversation, or the prompt is too long.
-    pub fn prompt(mut self, loaded: &Loaded, cancel: &Cancel) -> Result<Prompt, Refusal> {
+    pub fn prompt(
+        mut self,
+        loaded: &Loaded,
+        owner: Owner,
+        cancel: &Cancel,
+    ) -> Result<Prompt, Refusal> {
         let template = loaded.template.as_ref().map_err(|why| Refusal::field("messages", why))?;
         let wrong = |error: kjit_model::chat::ChatError| Refusal::field("messages", error);
         let variables =
@@ -192,7 +198,7 @@ impl Conversation {
         };
         let ImagePrompt { ids: tokens, images } = match images.is_empty() {
             true => ImagePrompt { ids: encode(&rendered, true)?, images: vec![] },
-            false => shown(loaded, &images, &rendered, &mut encode)?,
+            false => shown(loaded, owner, &images, &rendered, &mut encode)?,
         };
         if loaded.literal_user_text {
             rendered = Tokenizer::unmarked(&rendered).into_owned();
@@ -204,6 +210,7 @@ impl Conversation {
 /// The prompt with the rows of its images.
 fn shown(
     loaded: &Loaded,
+    owner: Owner,
     all: &[MessageImage],
     rendered: &str,
     encode: &mut EncodeText<'_, Refusal>,
@@ -234,7 +241,7 @@ fn shown(
         let (now, later) = rest.split_at_checked(next.unwrap_or(rest.len())).unwrap_or((rest, ""));
         rest = later;
         let file = image.file(loaded.fetch.as_ref())?;
-        let one = [PromptImage { marker: &image.marker, file: &file }];
+        let one = [PromptImage { marker: &image.marker, file: &file, owner: owner.0 }];
         let begun = !whole.ids.is_empty();
         let made = images.prompt(now, &one, &mut |text: &str, first| {
             encode(text, first && !begun).map_err(ImageRefusal::Other)

@@ -66,8 +66,9 @@ pub async fn ask(
     sampling::known(&ask.sampling, loaded.tokenizer.n_vocab())?;
     let ConversationRequest { conversation, follow, n, caller, sampling, .. } = ask;
     let (of, words) = (loaded.clone(), spoken(loaded, conversation));
+    let owner = caller.owner;
     let prepare = move |cancel: &Cancel| {
-        let prompt = words.prompt(&of, cancel)?;
+        let prompt = words.prompt(&of, owner, cancel)?;
         let constraints = follow.constraints(&of, Some(&prompt), n, cancel)?;
         Ok((prompt, follow, constraints, sampling.resolved(&of)))
     };
@@ -109,7 +110,8 @@ pub async fn prompt(
     caller: &Caller,
 ) -> Result<Prompt, Refusal> {
     let (of, words) = (loaded.clone(), spoken(loaded, conversation));
-    service.prepare(loaded, caller, move |cancel| words.prompt(&of, cancel)).await
+    let owner = caller.owner;
+    service.prepare(loaded, caller, move |cancel| words.prompt(&of, owner, cancel)).await
 }
 
 /// Renames `developer` to `system`, except for gpt-oss: other templates do not know `developer`.

@@ -230,7 +230,8 @@ fn prompt_ids(
         match images.filter(|_| !files.is_empty()) {
             None => model.tokenizer.encode_chat(&rendered),
             Some(images) => {
-                let all = files.iter().map(|(marker, file)| PromptImage { marker, file });
+                let all =
+                    files.iter().map(|(marker, file)| PromptImage { marker, file, owner: [0; 32] });
                 shown =
                     images.prompt(&rendered, &all.collect::<Vec<_>>(), &mut |text, first| {
                         let limit = Limit::default();
