@@ -386,7 +386,7 @@ fn cooperative_launch_synchronises_the_whole_grid() {
         stream.upload(&vec![0u32; most as usize + 1]).unwrap(),
     );
     let error = stream.put(&kernel, &shape, &args![&words, &out, most + 1]).unwrap_err();
-    assert!(error.to_string().contains(&format!("{most} fit")), "{error}");
+    assert!(error.to_string().contains(&format!("{most} blocks can be resident")), "{error}");
 }
 
 #[test]
@@ -476,7 +476,7 @@ fn arena_gives_aligned_buffers_and_reports_remaining_bytes() {
     }
     assert_eq!(arena.usage(), (room, room));
     let error = arena.buffer::<u8>(1).unwrap_err().to_string();
-    assert!(error.contains("0 of 1536 bytes left"), "{error}");
+    assert!(error.contains("0 of 1536 bytes are free"), "{error}");
     drop(arena);
     stream.write(&three, &[5u64; 100]).unwrap();
     assert_eq!(stream.read(&three).unwrap(), [5; 100]);

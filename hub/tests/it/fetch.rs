@@ -285,7 +285,11 @@ fn missing_file_error_lists_available_files() {
             "hf:org/gated:Q4_K_M",
             &["gated", "accept its terms", "with the account of this token"],
         ),
-        (&plain, "hf:org/two:Q4_0", &["a-Q4_0.gguf, b-Q4_0.gguf", "as hf:org/two/a-Q4_0.gguf"]),
+        (
+            &plain,
+            "hf:org/two:Q4_0",
+            &["a-Q4_0.gguf, b-Q4_0.gguf", "for example hf:org/two/a-Q4_0.gguf"],
+        ),
         (&plain, "hf:org/two", &["a-Q4_0.gguf, b-Q4_0.gguf, c-Q8_0"]),
         (&plain, "hf:org/two:Q8_0", &["c-Q8_0-00002-of-00002.gguf is missing"]),
         (
@@ -385,7 +389,7 @@ fn unreachable_or_invalid_host_is_named() {
     server.replace(repo("a/b", &[("x-Q4_0.gguf", noise(9, 1))]));
     server.fault("HEAD hub", Fault::Status(200, ""));
     let line = said(pull(&hub(&server, cache.path()), "hf:a/b:Q4_0"));
-    assert!(line.contains("does not say which commit"), "{line}");
+    assert!(line.contains("does not contain the commit"), "{line}");
 }
 
 #[test]
@@ -475,7 +479,7 @@ fn slow_or_closing_host_is_given_up() {
         server.fault(part, Fault::Drip(Duration::from_millis(20)));
         let line = said(pull(&slow(1000), "hf:org/m-GGUF:Q8_0"));
         assert!(
-            ["B a second, less than 1.00 kB", "--min-rate"].iter().all(|w| line.contains(w)),
+            ["B per second, less than 1.00 kB", "--min-rate"].iter().all(|w| line.contains(w)),
             "{line}"
         );
         assert_eq!(server.faults_left(), 0);

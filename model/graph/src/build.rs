@@ -258,8 +258,8 @@ impl<'a> Builder<'a> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
-    /// Adds the reciprocals of a vector, if the file has it: `x / v` is then `x · (1 / v)`. No other
-    /// operation may use the tensor.
+    /// Adds the reciprocals of a vector, if the file has it: `x / v` is then `x · (1 / v)`. No
+    /// other operation may use the tensor.
     ///
     /// # Errors
     /// See [`Builder::vector`], if the tensor exists.

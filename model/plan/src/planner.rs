@@ -62,7 +62,7 @@ impl Request<'_> {
     }
 }
 
-/// The shortest context whose prompts share passes of more rows than a context.
+/// Above this context, prompts share passes of more rows than a context.
 const PACKED: usize = 256;
 
 /// Plans a model for the requested number of sequences, at most 256 (64 with `reproducible`). Each
@@ -120,7 +120,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     // Chunks of several sequences share a pass, which may then have more rows than a context. (8b
     // Q4_K_M on an H100, 256 clients, contexts of 704 tokens: 2,711 tokens/s with passes of 704
     // rows, which no two prompts of 512 fit, and 3,987 with passes of 1,024.)
-    let shared = sequences > 1 && context >= PACKED && !graph.is_recurrent();
+    let shared = sequences > 1 && context > PACKED && !graph.is_recurrent();
     let rows = if shared { context.saturating_mul(sequences) } else { context };
     let chunk = if graph.is_bidirectional() { context } else { options.chunk_on_gpu().min(rows) };
     // With more rows a different kernel would be used.

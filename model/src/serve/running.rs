@@ -256,8 +256,8 @@ impl Running {
         self.dry.0.clear();
     }
 
-    /// Number of tokens that the next step may feed: the known ones, or the one that a launched step
-    /// is choosing, unless the answer ends with it.
+    /// Number of tokens that the next step may feed: the known ones, or the one that a launched
+    /// step is choosing, unless the answer ends with it.
     pub fn next(&self, context: usize) -> usize {
         let ends = self.job.usage.generated_tokens + self.pending >= self.job.max_tokens;
         match self.pending {

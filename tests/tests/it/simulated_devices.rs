@@ -251,7 +251,7 @@ fn rocblas_product_matches_oracle_and_missing_library_is_reported() {
         }
         // The report of `kjit doctor` about the library.
         let said = prove::library(&device).unwrap().unwrap();
-        assert!(said.contains("libhipsim") && said.contains("right"), "{said}");
+        assert!(said.contains("libhipsim") && said.contains("correct"), "{said}");
         let (w, x, out) =
             (stream.upload(&[0u16; 6]), stream.upload(&[0u16; 6]), device.buffer::<f32>(4));
         let (w, x, out) = (w.unwrap(), x.unwrap(), out.unwrap());

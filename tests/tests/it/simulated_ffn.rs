@@ -244,7 +244,7 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         let asked = OpenOptions { host_ffn: Some(2), ..with.clone() };
         let error = all.open(&asked).err().unwrap().to_string();
         assert!(error.starts_with("--host-ffn 2: kernel '") && !error.contains('\n'), "{error}");
-        assert!(error.contains("kjit warm --host-ffn 2 compiles it"), "{error}");
+        assert!(error.contains("run kjit warm --host-ffn 2 on a machine"), "{error}");
         warm(&HostFfnGraph::of(&all.graph, 2).unwrap().graph);
         all.engine = Engine::new(config("none"));
         assert_eq!(pauses(&all.open(&asked).unwrap()), 2);

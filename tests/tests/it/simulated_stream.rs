@@ -298,7 +298,7 @@ fn memory_budget_is_respected_and_minimum_is_named() {
             let error = model.open(&with).err().unwrap().to_string();
             let named = after(&error, "--kv-memory ") / token;
             let context =
-                if tokens > context { context } else { after(&error, "would -c ") as usize };
+                if tokens > context { context } else { after(&error, "and -c ") as usize };
             let fewer =
                 OpenOptions { context: Some(context), paged: Some(named as usize), ..paged };
             assert_eq!(fits(&fewer, budget), Ok(()), "{error}");

@@ -160,10 +160,10 @@ pub struct Serve {
     /// URL to which the worker announces itself, on every change and every 10 s
     #[arg(long, value_name = "URL", requires = "worker_id")]
     pub hive_url: Option<Hive>,
-    /// Number of an AMD GPU, as with --device rocm:N
+    /// Number of an AMD GPU (the N of rocm:N)
     #[arg(long, value_name = "N", conflicts_with = "cuda_device")]
     pub rocm_device: Option<u16>,
-    /// Number of an NVIDIA GPU, as with --device cuda:N
+    /// Number of an NVIDIA GPU (the N of cuda:N)
     #[arg(long, value_name = "N")]
     pub cuda_device: Option<u16>,
     #[command(flatten)]

@@ -141,7 +141,7 @@ fn read_only_cache_refuses_writes_with_reason() {
     // Importing existing entries needs no writing; importing new entries does.
     let line = error_line(&mut cache(&home, &["import", text(&pack)]), 1);
     assert!(
-        line.contains("0 of 5 entries were taken") && line.contains("Read-only file system"),
+        line.contains("0 of 5 entries were imported") && line.contains("Read-only file system"),
         "{line}"
     );
     let inside = disk.0.path().join("x.kjitpack");

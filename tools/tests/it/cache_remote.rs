@@ -79,7 +79,7 @@ fn kernels_come_from_a_server_with_the_right_signature_only() {
     // Another signature, and no key.
     let output = run(&bare(&at("two")), &address, &["--cache-signer", &other]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("not among the keys"), "{}", err(&output));
+    assert!(err(&output).contains("not one of the trusted keys"), "{}", err(&output));
     let output = run(&bare(&at("two")), &address, &[]);
     assert!(err(&output).contains("--cache-signer"), "{}", err(&output));
     // A server that takes connections and says nothing holds a start up for one request's time.

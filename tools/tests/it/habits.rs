@@ -421,7 +421,11 @@ fn completions_and_manual_pages_are_generated() {
         "{script}\nCOMP_WORDS=(kjit wa); COMP_CWORD=1; _kjit kjit wa kjit; echo \
          \"${{COMPREPLY[@]}}\""
     );
-    let output = Command::new("bash").args(["--norc", "-c", &asked]).output().unwrap();
+    // An argument may have at most 128 KiB.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("complete.bash");
+    std::fs::write(&file, asked).unwrap();
+    let output = Command::new("bash").arg("--norc").arg(&file).output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "warm", "{}", text(&output.stderr));
 }
 

@@ -61,6 +61,6 @@ fn wrong_input_is_named_in_one_line_and_leaves_no_file() {
     fails(&["--type", "Q4_0", "--keep", "attn_k=Q4_K"], 1, "576");
     fails(&["--type", "Q2_K_S"], 1, "--imatrix");
     fails(&["--type", "Q4_0", "--unset", "no.key"], 1, "no.key");
-    fails(&["--type", "Q4_0", "--imatrix", "/dev/null"], 1, "is not a file");
+    fails(&["--type", "Q4_0", "--imatrix", "/dev/null"], 1, "is not a regular file");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

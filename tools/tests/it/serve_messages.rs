@@ -186,7 +186,7 @@ fn anthropic_errors_and_both_key_headers_work() {
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image" }] }] }),
             400,
             "invalid_request_error",
-            "'messages[0].content[0].type'",
+            "messages[0].content[0].source",
         ),
     ] {
         let answer = ask(headers, &message("Hi", more));

@@ -89,7 +89,7 @@ fn invalid_certificate_is_one_error_line() {
     let other = other.display().to_string();
     for (cert, key, says) in [
         (gone.as_str(), key.as_str(), gone.as_str()),
-        (here, &key, "no certificate in it"),
+        (here, &key, "contains no certificate"),
         (&cert, here, "no private key"),
         (&cert, &other, "no private key"),
         (&cert, &file("other.key"), "do not go together"),
