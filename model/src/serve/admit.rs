@@ -201,7 +201,8 @@ impl Worker {
     }
 
     /// Ends a sequence. Its tokens are retained until the slot is needed. If a launched step has
-    /// the sequence, its slot and its pages are free when the step was collected; the request ends now.
+    /// the sequence, its slot and its pages are free when the step was collected; the request ends
+    /// now.
     pub fn finish(&mut self, r: Running, end: End) {
         let tokens = r.known().to_vec();
         let Running { id, job, .. } = r;

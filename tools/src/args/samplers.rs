@@ -37,8 +37,9 @@ pub struct MoreSamplers {
     /// DRY: number of last tokens that are searched; 0 means off, -1 the whole context
     #[arg(long, default_value_t = -1, value_parser = clap::value_parser!(i32).range(-1..=1 << 20), value_name = "N", allow_negative_numbers = true)]
     pub dry_penalty_last_n: i32,
-    /// DRY: text at which a repetition ends; \\n, \\t, \\r and \\\\ are read as such characters. May
-    /// be given several times, and replaces the default: newline, colon, quote, star. none: no text
+    /// DRY: text at which a repetition ends; \\n, \\t, \\r and \\\\ are read as such
+    /// characters. May be given several times, and replaces the default: newline, colon, quote,
+    /// star. none: no text
     #[arg(long, value_name = "TEXT", value_parser = breaker, allow_hyphen_values = true)]
     pub dry_sequence_breaker: Vec<String>,
     /// Dynamic temperature: the temperature lies within this range around --temp and follows the

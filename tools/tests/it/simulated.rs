@@ -571,7 +571,7 @@ fn bundle_describes_its_code_objects_and_runs() {
             (
                 format!("\"kernarg_bytes\":{kernarg}"),
                 "\"kernarg_bytes\":4096".to_owned(),
-                "is outside the argument block of",
+                "4096 in the manifest",
             ),
             ("\"static_lds\":".to_owned(), "\"static_lds\":1".to_owned(), "static LDS"),
             (
