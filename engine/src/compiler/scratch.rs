@@ -14,7 +14,13 @@ pub(crate) fn scratch() -> PathBuf {
 
 pub(super) fn remove_scratch() {
     if let Some(folder) = SCRATCH.get() {
-        // The folder may have been removed already. An error here cannot be reported.
-        let _ = std::fs::remove_dir_all(folder);
+        // When a compile is killed, two threads remove its files, and either can lose an entry to
+        // the other. An error that stays cannot be reported.
+        for _ in 0..10 {
+            if std::fs::remove_dir_all(folder).is_ok() || !folder.exists() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 }

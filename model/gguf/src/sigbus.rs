@@ -17,6 +17,7 @@ static PRINTED: AtomicBool = AtomicBool::new(false);
 #[allow(unsafe_code, reason = "a signal handler")]
 pub fn exit_on_truncated_file() {
     extern "C" fn ended(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: with SA_SIGINFO, the kernel passes a siginfo that is valid during the call.
         let code = unsafe { (*info).si_code };
         if code == libc::BUS_ADRERR {
             // Several threads may read the file: the first prints the message and ends the process.
