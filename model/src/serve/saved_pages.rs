@@ -259,3 +259,15 @@ impl super::worker::Worker {
         Ok(len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{FIRST_IMAGE_ID, before_images};
+
+    #[test]
+    fn pages_end_before_the_first_image() {
+        assert_eq!(before_images(&[1, 2, FIRST_IMAGE_ID, 3]), [1, 2]);
+        assert_eq!(before_images(&[u32::MAX, 3]), [0u32; 0]);
+        assert_eq!(before_images(&[1, 2]), [1, 2]);
+    }
+}

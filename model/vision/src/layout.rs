@@ -1,4 +1,4 @@
-//! What stands in the prompt for a picture.
+//! The prompt text and rows of a picture.
 
 /// A piece of a prompt in place of a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]

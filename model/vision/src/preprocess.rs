@@ -15,7 +15,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// What stands in the prompt.
+    /// The parts of the prompt, in order.
     pub fn layout(&self) -> &[Piece] {
         &self.layout
     }

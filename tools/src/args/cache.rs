@@ -114,7 +114,7 @@ pub enum Cache {
     #[command(after_help = "Example:\n  kjit cache push oci://registry.example/kernels:gfx1100 \
                             --arch gfx1100 --sign key")]
     Push {
-        /// Where to: oci://HOST/REPOSITORY:TAG (without :TAG: latest)
+        /// Destination: oci://HOST/REPOSITORY:TAG (without :TAG: latest)
         #[arg(value_name = "ARTEFACT")]
         to: Artefact,
         #[command(flatten)]
@@ -130,7 +130,7 @@ pub enum Cache {
     #[command(after_help = "Example:\n  kjit cache pull oci://registry.example/kernels:gfx1100 \
                             --signer KEY")]
     Pull {
-        /// Where from: oci://HOST/REPOSITORY:TAG (without :TAG: latest)
+        /// Source: oci://HOST/REPOSITORY:TAG (without :TAG: latest)
         #[arg(value_name = "ARTEFACT")]
         from: Artefact,
         /// Public key (64 hex digits) that must have signed the pack. May be given several times:

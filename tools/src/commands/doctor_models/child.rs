@@ -139,7 +139,7 @@ fn held(
     let gpu = engine.device(&device.to_string())?;
     let (free, _) = gpu.memory()?;
     let (graph, mut plan) = plan_of(&engine, path, gpu.target(), args, shared)?;
-    // Where no part of the model fits, opening says so.
+    // If no part of the model fits, opening reports it.
     if plan.fit(&graph, free, false).is_ok() {
         said.estimate = Some(plan.memory.total());
     }
