@@ -98,6 +98,7 @@ impl GpuRunner {
         running: &mut [DecodeProgress],
         choice: Choice,
     ) -> Result<(), SessionError> {
+        self.set_least_rows(tasks);
         for t in tasks {
             self.put(t.slot, t.first, t.tokens)?;
             self.reach(t.slot, t.first)?;
@@ -167,7 +168,7 @@ impl GpuRunner {
                         let slots: Vec<usize> =
                             running.iter().filter(|r| r.live).map(|r| r.slot).collect();
                         self.list(&slots)?;
-                        self.record((n, Some(choice.into())))?
+                        self.record((n, Some(choice.into()), self.least_rows))?
                     }
                 };
                 recording = Some(step);
