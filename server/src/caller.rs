@@ -24,6 +24,10 @@ pub struct Caller {
     pub adapters: Option<Arc<[String]>>,
     /// Whether the caller may load and unload adapters.
     pub loads_adapters: bool,
+    /// The client's weight for scheduling; 0 counts as 1.
+    pub weight: u32,
+    /// The order among the client's waiting requests, as in vLLM: lower values run first.
+    pub priority: i32,
 }
 
 impl Caller {
@@ -40,7 +44,15 @@ impl Caller {
         let client = client
             .map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());
         let owner = key.filter(|_| !share).map_or(Owner::default(), |Key(digest)| Owner(digest));
-        Caller { client, owner, bytes: 0, adapters: None, loads_adapters: false }
+        Caller {
+            client,
+            owner,
+            bytes: 0,
+            adapters: None,
+            loads_adapters: false,
+            weight: 1,
+            priority: 0,
+        }
     }
 
     /// Checks that the caller's key may use the adapters whose scale is not 0.
@@ -57,12 +69,14 @@ impl Caller {
         }
     }
 
-    /// This caller with the request's `cache_salt`. Prefixes with another salt, or without salt,
-    /// are not used.
+    /// This caller with the request's `cache_salt` and `priority`. Prefixes with another salt, or
+    /// without salt, are not used.
     ///
     /// # Errors
-    /// The salt is not a string, or is empty.
-    pub fn salted(self, f: &mut Fields) -> Result<Caller, Refusal> {
+    /// The salt is not a string, or is empty; the priority is not a whole number.
+    pub fn of_request(self, f: &mut Fields) -> Result<Caller, Refusal> {
+        let priority = f.whole("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
+        let priority = priority.and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
         let owner = match f.text("cache_salt")? {
             None => self.owner,
             Some(salt) if salt.is_empty() => {
@@ -76,7 +90,7 @@ impl Caller {
                 Owner(digest.into())
             }
         };
-        Ok(Caller { owner, ..self })
+        Ok(Caller { owner, priority, ..self })
     }
 }
 
@@ -90,7 +104,7 @@ mod tests {
         named.insert(header::AUTHORIZATION, "Bearer x".parse().unwrap());
         let salted = |caller: Caller, salt: &str| {
             let mut f = Fields::parse(format!("{{\"cache_salt\": {salt}}}").as_bytes()).unwrap();
-            caller.salted(&mut f).map(|caller| caller.owner)
+            caller.of_request(&mut f).map(|caller| caller.owner)
         };
         let [a, b] = [1, 2].map(|n| Caller::of(Some(Key([n; 32])), &named, false));
         let open = Caller::of(None, &named, false);

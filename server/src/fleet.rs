@@ -30,7 +30,7 @@ pub async fn inference(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, &service)?, caller.of_request(&mut f)?);
     let text = f.needed_text("prompt")?;
     let stream = f.flag("stream")?.unwrap_or(false);
     let max_tokens = f.count("max_tokens", 1..=i64::MAX)?.unwrap_or(USUAL_TOKENS);

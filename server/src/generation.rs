@@ -231,6 +231,8 @@ pub fn start(
         logprobs: wanted.logprobs,
         lookup: wanted.lookup,
         client: wanted.caller.client,
+        weight: wanted.caller.weight,
+        priority: wanted.caller.priority,
         owner: wanted.caller.owner,
         adapters,
         loaded_adapters,

@@ -22,19 +22,25 @@ struct Entry {
     adapters: Option<Arc<[String]>>,
     /// Whether it may load and unload adapters.
     loads_adapters: bool,
+    /// Its share of the running requests; at least 1.
+    weight: u32,
 }
 
 impl Keys {
     /// Reads one key per line. Empty lines and lines that begin with `#` are skipped. After a key,
     /// `adapters=NAME,NAME` lists the only adapters that it may use; `adapters=` means none.
-    /// `load-adapters=yes` allows it to load and unload adapters.
-    pub fn parse(text: &str) -> Keys {
+    /// `load-adapters=yes` allows it to load and unload adapters. `weight=N` (1 to 1000; 1) is its
+    /// share of the running requests while others wait.
+    ///
+    /// # Errors
+    /// The number of a line whose weight is not valid, and the reason. The key is not printed.
+    pub fn parse(text: &str) -> Result<Keys, String> {
         // Some editors write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let lines =
-            text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let entry = |line: &str| {
-            let (mut key, mut adapters, mut loads_adapters) = (line, None, false);
+        let lines = (1..).zip(text.lines().map(str::trim));
+        let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        let entry = |(number, line): (usize, &str)| {
+            let (mut key, mut adapters, mut loads_adapters, mut weight) = (line, None, false, 1);
             while let Some((before, rule)) = key.rsplit_once(char::is_whitespace) {
                 match rule.split_once('=') {
                     Some(("adapters", names)) => {
@@ -42,13 +48,18 @@ impl Keys {
                         adapters = Some(names.map(str::to_owned).collect());
                     }
                     Some(("load-adapters", may)) => loads_adapters = may == "yes",
+                    Some(("weight", given)) => match given.parse() {
+                        Ok(n @ 1..=1000) => weight = n,
+                        _ => return Err(format!("line {number}: weight must be 1 to 1000")),
+                    },
                     _ => break,
                 }
                 key = before.trim_end();
             }
-            Entry { digest: Sha256::digest(key.as_bytes()).into(), adapters, loads_adapters }
+            let digest = Sha256::digest(key.as_bytes()).into();
+            Ok(Entry { digest, adapters, loads_adapters, weight })
         };
-        Keys(lines.map(entry).collect())
+        lines.map(entry).collect::<Result<_, _>>().map(Keys)
     }
 
     /// Whether there are no keys.
@@ -81,6 +92,11 @@ impl Keys {
     /// Whether this key may load and unload adapters.
     pub fn loads_adapters(&self, Key(digest): Key) -> bool {
         self.0.iter().any(|entry| entry.digest == digest && entry.loads_adapters)
+    }
+
+    /// The share of this key's running requests while others wait.
+    pub fn weight(&self, Key(digest): Key) -> u32 {
+        self.0.iter().find(|entry| entry.digest == digest).map_or(1, |entry| entry.weight)
     }
 
     /// The accepted key that equals `given`.
@@ -197,7 +213,7 @@ mod tests {
 
     #[test]
     fn only_listed_keys_are_accepted() {
-        let keys = Keys::parse("# people\nalpha\n\n beta \n");
+        let keys = Keys::parse("# people\nalpha\n\n beta \n").unwrap();
         let check = |value: &str| keys.check(&headers(&[("authorization", value)])).is_ok();
         assert!(check("Bearer alpha") && check("bearer beta"));
         for wrong in [
@@ -216,7 +232,8 @@ mod tests {
         assert!(check(&[("x-api-key", "alpha")]));
         assert!(check(&[("authorization", "Bearer other"), ("x-api-key", "beta")]));
         assert!(!check(&[("x-api-key", "other")]) && !check(&[("x-api-key", "")]));
-        let keys = Keys::parse("gamma adapters=one,two\ndelta  adapters=\nepsilon\nodd key\n");
+        let keys =
+            Keys::parse("gamma adapters=one,two\ndelta  adapters=\nepsilon\nodd key\n").unwrap();
         let of = |name: &str| {
             let bearer = format!("Bearer {name}");
             let key = keys.check(&headers(&[("authorization", &bearer)])).unwrap().unwrap();
@@ -225,8 +242,9 @@ mod tests {
         assert_eq!(of("gamma"), Some(vec!["one".to_owned(), "two".to_owned()]));
         assert_eq!((of("delta"), of("epsilon"), of("odd key")), (Some(vec![]), None, None));
         let keys = Keys::parse(
-            "a load-adapters=yes\nb adapters=x load-adapters=yes\nc\nd load-adapters=no",
-        );
+            "a load-adapters=yes weight=4\nb adapters=x load-adapters=yes\nc\nd load-adapters=no",
+        )
+        .unwrap();
         let loads = |name: &str| {
             let bearer = format!("Bearer {name}");
             let key = keys.check(&headers(&[("authorization", &bearer)])).unwrap().unwrap();
@@ -234,8 +252,17 @@ mod tests {
         };
         let found = ["a", "b", "c", "d"].map(loads);
         assert_eq!(found, [(true, false), (true, true), (false, false), (false, false)]);
+        let weight = |name: &str| {
+            let bearer = format!("Bearer {name}");
+            keys.weight(keys.check(&headers(&[("authorization", &bearer)])).unwrap().unwrap())
+        };
+        assert_eq!((weight("a"), weight("c")), (4, 1));
+        for wrong in ["0", "1001", "-1", "many", ""] {
+            let why = Keys::parse(&format!("\n# people\nsecret weight={wrong}")).unwrap_err();
+            assert_eq!(why, "line 3: weight must be 1 to 1000");
+        }
         assert!(
-            Keys::parse("\n# none\n").is_empty()
+            Keys::parse("\n# none\n").unwrap().is_empty()
                 && Keys::default().check(&HeaderMap::new()).is_ok()
         );
     }

@@ -36,7 +36,7 @@ pub async fn rerank(
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
-    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, &service)?, caller.of_request(&mut f)?);
     let query = f.needed_text("query")?;
     // The name in TEI and llama.cpp is `texts`.
     let name = if f.peek("documents").is_none() && f.peek("texts").is_some() {
@@ -81,7 +81,7 @@ pub async fn score(
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
-    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, &service)?, caller.of_request(&mut f)?);
     let (first, second) = (texts(&mut f, "text_1")?, texts(&mut f, "text_2")?);
     f.done()?;
     let pairs = match (first.as_slice(), second.len()) {

@@ -113,7 +113,8 @@ async fn guard(State(service): AppState, mut request: Request, next: Next) -> Re
                 Some(key) => service.options.keys.loads_adapters(key),
                 None => service.options.host.is_loopback(),
             };
-            let caller = Caller { adapters, loads_adapters, ..caller };
+            let weight = key.map_or(1, |key| service.options.keys.weight(key));
+            let caller = Caller { adapters, loads_adapters, weight, ..caller };
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

@@ -27,8 +27,8 @@ const FLAGS: [(&str, bool); 4] = [
 const TEXTS: [(&str, &str); 1] = [("verbosity", "medium")];
 
 /// Fields without effect on answers: they only tell a server how to compute.
-const WITHOUT_EFFECT: [&str; 6] =
-    ["cache_prompt", "id_slot", "slot_id", "timings_per_token", "return_progress", "priority"];
+const WITHOUT_EFFECT: [&str; 5] =
+    ["cache_prompt", "id_slot", "slot_id", "timings_per_token", "return_progress"];
 
 /// Takes these fields out of a request.
 ///

@@ -21,13 +21,13 @@ impl Worker {
         oldest.is_some()
     }
 
-    /// Preempts the newest sequence: it returns to the queue and is recomputed later. Returns
-    /// `false` if it is the only sequence. The only sequence always runs.
+    /// Preempts the newest of the sequences with the highest priority value: it returns to the queue
+    /// and is recomputed later. Returns `false` if there is only the oldest sequence, which always
+    /// runs.
     pub(super) fn preempt_newest(&mut self) -> bool {
-        if self.running.len() < 2 {
-            return false;
-        }
-        let Some(Running { id, mut job, fed, .. }) = self.running.pop() else { return false };
+        let newer = self.running.iter().enumerate().skip(1);
+        let Some((at, _)) = newer.max_by_key(|(_, r)| r.job.priority) else { return false };
+        let Running { id, mut job, fed, .. } = self.running.remove(at);
         job.sampler = self.session.as_mut().and_then(|session| session.sampler(id).ok()).cloned();
         if self.session.as_ref().is_some_and(|session| session.pages().is_some()) {
             // The prefix is retained while the pages are not needed.

@@ -109,6 +109,12 @@ pub struct Request {
     pub lookup: bool,
     /// The client. Waiting clients are served in turns.
     pub client: Option<String>,
+    /// The client's share: a client with weight 2 may have twice as many running requests as one
+    /// with weight 1 before the other's turn comes first. 0 counts as 1.
+    pub weight: u32,
+    /// The order among the client's waiting requests: lower values run first, equal values in the
+    /// order of their arrival. The request with the highest value is preempted first.
+    pub priority: i32,
     /// The owner of the text. Only requests of the same owner reuse it, wait for it, or can find
     /// out from response times that it was cached.
     pub owner: Owner,
@@ -140,6 +146,8 @@ impl Request {
             logprobs: None,
             lookup: false,
             client: None,
+            weight: 1,
+            priority: 0,
             owner: Owner::default(),
             adapters: None,
             loaded_adapters: vec![],

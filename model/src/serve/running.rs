@@ -27,6 +27,8 @@ pub(super) struct ActiveRequest {
     pub logprobs: Option<usize>,
     pub lookup: bool,
     pub client: Option<String>,
+    pub weight: u32,
+    pub priority: i32,
     /// The owner of the text. It includes the scales of adapters.
     pub owner: Owner,
     pub adapters: Option<Vec<f32>>,
@@ -76,6 +78,8 @@ impl ActiveRequest {
             logprobs: request.logprobs,
             lookup: request.lookup,
             client: request.client,
+            weight: request.weight.max(1),
+            priority: request.priority,
             owner: match &request.adapters {
                 Some(scales) => request.owner.with_adapters(scales),
                 None => request.owner.with_loaded(&request.loaded_adapters),

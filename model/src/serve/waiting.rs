@@ -21,8 +21,8 @@ pub(super) enum AdmitDecision {
 /// The name of a client. All requests without a name form one client.
 type Client = Option<String>;
 
-/// Waiting requests by client. Clients are served in turns; requests of one client keep their
-/// order.
+/// Waiting requests by client. Clients are served in turns, by their weights. Requests of one
+/// client run by priority, and in the order of their arrival if that is equal.
 #[derive(Default)]
 pub(super) struct Waiting {
     /// Clients that have waiting requests, in the order of their turns.
@@ -40,27 +40,31 @@ impl Waiting {
         self.clients.iter().flat_map(|(_, jobs)| jobs)
     }
 
-    /// Appends a request to the queue of its client.
+    /// Puts a request into the queue of its client, after all of the same priority.
     pub fn push(&mut self, job: ActiveRequest) {
         self.len += 1;
         match self.clients.iter_mut().find(|(c, _)| *c == job.client) {
-            Some((_, jobs)) => jobs.push_back(job),
+            Some((_, jobs)) => {
+                let at = jobs.partition_point(|one| one.priority <= job.priority);
+                jobs.insert(at, job);
+            }
             None => self.clients.push_back((job.client.clone(), VecDeque::from([job]))),
         }
     }
 
-    /// Puts a preempted request before all others.
+    /// Puts a preempted request before all others of its priority. Its client's turn is next.
     pub fn push_front(&mut self, job: ActiveRequest) {
         self.len += 1;
         let at = self.clients.iter().position(|(c, _)| *c == job.client);
         let (client, mut jobs) = at.and_then(|at| self.clients.remove(at)).unwrap_or_default();
         let client = client.or_else(|| job.client.clone());
-        jobs.push_front(job);
+        let at = jobs.partition_point(|one| one.priority < job.priority);
+        jobs.insert(at, job);
         self.clients.push_front((client, jobs));
     }
 
-    /// Removes the next request. It is from a client with the fewest running requests; among those
-    /// clients, from the one whose turn is next. `ready` may skip requests. Returns `None` while a
+    /// Removes the next request. It is from a client with the fewest running requests for its
+    /// weight; among those clients, from the one whose turn is next. `ready` may skip requests. Returns `None` while a
     /// skipped request has been overtaken too often.
     pub fn pop(
         &mut self,
@@ -68,14 +72,15 @@ impl Waiting {
         mut ready: impl FnMut(&ActiveRequest) -> AdmitDecision,
     ) -> Option<ActiveRequest> {
         let of = |c: &Client| running.get(c).copied().unwrap_or(0);
+        let share = |c: &Client, job: &ActiveRequest| of(c) as f64 / f64::from(job.weight.max(1));
         let heads = self
             .clients
             .iter()
             .enumerate()
-            .filter_map(|(i, (c, jobs))| Some((i, of(c), jobs.front()?)));
-        let mut heads: Vec<(usize, usize, AdmitDecision)> =
-            heads.map(|(i, running, job)| (i, running, ready(job))).collect();
-        heads.sort_by_key(|(_, running, _)| *running);
+            .filter_map(|(i, (c, jobs))| jobs.front().map(|job| (i, share(c, job), job)));
+        let mut heads: Vec<(usize, f64, AdmitDecision)> =
+            heads.map(|(i, share, job)| (i, share, ready(job))).collect();
+        heads.sort_by(|(_, a, _), (_, b, _)| a.total_cmp(b));
         let &(at, ..) = heads.iter().find(|(.., ready)| *ready == AdmitDecision::Now)?;
         for (i, _, of) in heads {
             let job = self
@@ -111,5 +116,74 @@ impl Waiting {
         self.clients.retain(|(_, jobs)| !jobs.is_empty());
         self.len -= out.len().min(self.len);
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::Request;
+    use super::*;
+    use std::hash::{BuildHasher, RandomState};
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A request whose number of tokens is its name.
+    fn job(client: &str, name: usize, weight: u32, priority: i32) -> ActiveRequest {
+        let request = Request {
+            client: Some(client.to_owned()),
+            weight,
+            priority,
+            ..Request::new(vec![1; name], Box::new(|_| ControlFlow::Continue(())))
+        };
+        ActiveRequest::new(request, &[], Duration::from_secs(1), Arc::default())
+    }
+
+    fn random(upper: usize) -> usize {
+        RandomState::new().hash_one(0) as usize % upper
+    }
+
+    #[test]
+    fn priority_orders_requests_of_a_client_and_equal_ones_keep_their_order() {
+        let mut waiting = Waiting::default();
+        let mut want: Vec<(i32, usize)> = vec![];
+        for name in 1..=1 + random(40) {
+            let priority = random(5) as i32 - 2;
+            waiting.push(job("a", name, 1, priority));
+            want.push((priority, name));
+        }
+        want.sort_by_key(|(priority, _)| *priority);
+        // A preempted request comes back before those of its priority.
+        let (none, now) = (HashMap::new(), |_: &ActiveRequest| AdmitDecision::Now);
+        let first = waiting.pop(&none, now).unwrap();
+        waiting.push_front(first);
+        let mut got = vec![];
+        while let Some(job) = waiting.pop(&none, now) {
+            got.push((job.priority, job.prompt));
+        }
+        assert_eq!(got, want);
+        assert_eq!(waiting.len(), 0);
+    }
+
+    #[test]
+    fn running_requests_are_shared_by_weight() {
+        let weights = [1 + random(9) as u32, 1 + random(9) as u32, 1];
+        let rounds = 7;
+        let mut waiting = Waiting::default();
+        for _ in 0..rounds * 9 {
+            for (i, weight) in weights.iter().enumerate() {
+                waiting.push(job(&i.to_string(), 1, *weight, 0));
+            }
+        }
+        let mut running: HashMap<Client, usize> = HashMap::new();
+        for _ in 0..rounds * weights.iter().sum::<u32>() {
+            let job = waiting.pop(&running, |_| AdmitDecision::Now).unwrap();
+            *running.entry(job.client.clone()).or_default() += 1;
+        }
+        for (i, weight) in weights.iter().enumerate() {
+            let got = running[&Some(i.to_string())] as i64;
+            let want = i64::from(rounds * weight);
+            assert!((got - want).abs() <= 1, "{weights:?}: {running:?}");
+        }
     }
 }

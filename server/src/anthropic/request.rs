@@ -92,7 +92,7 @@ pub fn counted(
 fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<CommonFields, Refusal> {
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
-    let (at, caller) = (place(f, service)?, caller.salted(f)?);
+    let (at, caller) = (place(f, service)?, caller.of_request(f)?);
     let mut all: Vec<Turn> = system(f)?.into_iter().collect();
     all.extend(turns(f)?);
     let offer = tools(f)?;

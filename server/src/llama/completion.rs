@@ -43,7 +43,7 @@ pub async fn answer(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, &service)?, caller.of_request(&mut f)?);
     let text = texts(&mut f, "prompt", 1)?.pop().unwrap_or(Text::Ids(vec![]));
     go(service, f, at, caller, text).await
 }

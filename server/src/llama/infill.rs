@@ -43,7 +43,7 @@ pub async fn answer(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, &service)?, caller.of_request(&mut f)?);
     let mut before = f.needed_text("input_prefix")?;
     let after = f.needed_text("input_suffix")?;
     // `prompt` is the start of the text in the gap.

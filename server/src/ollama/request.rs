@@ -51,7 +51,7 @@ pub async fn chat(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<
         .map(|(i, message)| turn(message, i))
         .collect::<Result<_, _>>()?;
     let (offered, written) = tools(&mut f, &body)?.unwrap_or_default();
-    let (asked, caller) = (read(&mut f, &service)?, caller.salted(&mut f)?);
+    let (asked, caller) = (read(&mut f, &service)?, caller.of_request(&mut f)?);
     f.done()?;
     if empty {
         return load(&service, &asked, Kind::Chat).await;
@@ -79,7 +79,7 @@ pub async fn generate(
     let suffix = f.text("suffix")?.filter(|suffix| !suffix.is_empty());
     let system = f.text("system")?;
     let raw = f.flag("raw")?.unwrap_or(false);
-    let (asked, caller) = (read(&mut f, &service)?, caller.salted(&mut f)?);
+    let (asked, caller) = (read(&mut f, &service)?, caller.of_request(&mut f)?);
     f.done()?;
     if text.is_empty() {
         return load(&service, &asked, Kind::Generate).await;

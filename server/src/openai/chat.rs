@@ -63,7 +63,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
         ("functions", "is an old form: give tools"),
         ("function_call", "is an old form: give tool_choice"),
     ])?;
-    let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, service)?, caller.of_request(&mut f)?);
     let turns = turns(&mut f)?;
     let ending = ending(&mut f, &turns)?;
     let thinking = reasoning_limit::budget(&mut f)?;

@@ -130,7 +130,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<CompletionRequ
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
-    let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, service)?, caller.of_request(&mut f)?);
     let mut prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
     if let Some(suffix) = f.text("suffix")?.filter(|suffix| !suffix.is_empty()) {
         let around = |text: Text| match text {

@@ -38,7 +38,8 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         Some(file) => {
             let text = std::fs::read_to_string(file)
                 .with_context(|| format!("cannot read {}", file.display()))?;
-            let keys = Keys::parse(&text);
+            let keys =
+                Keys::parse(&text).map_err(|why| anyhow::anyhow!("{}: {why}", file.display()))?;
             if keys.is_empty() {
                 bail!(
                     "{} has no key: write one per line; lines that begin with # are comments",

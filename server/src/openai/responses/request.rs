@@ -77,7 +77,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<ResponsesR
     if f.count("top_logprobs", 0..=20)?.is_some_and(|n| n > 0) {
         return Err(f.wrong("top_logprobs", "are given by /v1/chat/completions"));
     }
-    let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, service)?, caller.of_request(&mut f)?);
     let mut items = match f.text("previous_response_id")? {
         None => vec![],
         Some(id) => match service.kept.get(&client, &id) {
