@@ -81,7 +81,6 @@ fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<Sampling, Refusal>
     let number = |fields: &mut Fields, name, range, usual| {
         fields.number(name, range).map(|given| given.unwrap_or(usual))
     };
-    let (seed, batch_kernels) = seed(fields)?;
     let options = SampleOptions {
         temperature: number(fields, "temperature", 0.0..=2.0, usual.temperature)?,
         top_p: number(fields, "top_p", 0.0..=1.0, usual.top_p)?,
@@ -96,8 +95,7 @@ fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<Sampling, Refusal>
             usual.frequency_penalty,
         )?,
         window,
-        seed,
-        batch_kernels,
+        seed: seed(fields)?,
         bias: biases(fields)?,
         ..SampleOptions::default()
     };
@@ -109,11 +107,11 @@ pub fn nth(options: &SampleOptions, n: usize) -> SampleOptions {
     SampleOptions { seed: options.seed.wrapping_add(n as u64), ..options.clone() }
 }
 
-/// The given seed, or a random one, and whether it was given.
-fn seed(fields: &mut Fields) -> Result<(u64, bool), Refusal> {
+/// The given seed, or a random one.
+fn seed(fields: &mut Fields) -> Result<u64, Refusal> {
     // A negative seed is accepted too.
     let given = fields.whole("seed", i64::MIN..=i64::MAX)?;
-    Ok(given.map_or_else(|| (RandomState::new().hash_one(0), false), |n| (n.cast_unsigned(), true)))
+    Ok(given.map_or_else(|| RandomState::new().hash_one(0), |n| n.cast_unsigned()))
 }
 
 /// Whether all biased tokens are ids of the vocabulary.

@@ -95,12 +95,6 @@ impl Plan {
             .collect()
     }
 
-    /// The smallest number of rows whose program rounds weights and activations as the programs of
-    /// larger batches do. 1 if the programs of few rows have other kernels only above 8 rows.
-    pub fn batch_kernels_from(&self) -> usize {
-        if kjit_kernels::small_gemm::covers(&self.target) && self.batches.len() > 1 { 2 } else { 1 }
-    }
-
     /// The program whose buffers a persistent kernel uses.
     pub fn program_of<'a>(&'a self, one: &'a PersistentKernel) -> &'a Program {
         one.own.as_ref().map_or(&self.decode, |own| &own.program)

@@ -13,9 +13,7 @@ use kjit_model::gpu::Form;
 use kjit_model::graph::{Dtype, Graph, Op};
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::Scheduler;
-use kjit_model::session::{
-    DecodeControl, KvType, OpenOptions, Session, SessionError, StepOutput, Want, Work,
-};
+use kjit_model::session::{DecodeControl, KvType, OpenOptions, Session, SessionError, Want};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -442,53 +440,6 @@ fn batched_sequences_match_host_logits() {
         }
     }
     assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
-}
-
-/// With `batch_kernels` a row alone has the scores of that row among eight, bit for bit: both run
-/// in the program for eight rows. Without it the kernels of a single row give other bits.
-#[test]
-#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn drawn_row_with_batch_kernels_has_scores_of_a_batch() {
-    let engine = engine();
-    let device = device(&engine);
-    let mut changed = 0;
-    for path in tiny_models() {
-        let gguf = Arc::new(Gguf::open(&path).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        // Idle rows change the kernels of experts.
-        if graph.ops.iter().any(|op| matches!(op, Op::Route(_))) {
-            continue;
-        }
-        let o = OpenOptions { sequences: 16, ..options(64, 32) };
-        let mut gpu = Session::on_gpu(&engine, &device, &gguf, graph, &o).unwrap();
-        let mut scores = |beside: u32, batch_kernels: bool| {
-            let drawn = SampleOptions {
-                temperature: 1.0,
-                seed: 11,
-                batch_kernels,
-                ..SampleOptions::default()
-            };
-            let all: Vec<_> = (0..=beside).map(|_| gpu.add(drawn.clone()).unwrap()).collect();
-            // The same prompt program for all: one sequence at a time.
-            let text: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 200).collect();
-            for &id in &all {
-                gpu.feed(id, &text[..19], Want::Nothing).unwrap();
-            }
-            let last = |&sequence| Work { sequence, tokens: &text[19..], want: Want::Last };
-            let rows = gpu.step(&all.iter().map(last).collect::<Vec<_>>()).unwrap();
-            all.iter().for_each(|id| gpu.remove(*id).unwrap());
-            match rows.into_iter().next() {
-                Some(StepOutput::Logits(row)) => row,
-                other => panic!("{other:?}"),
-            }
-        };
-        let (alone, beside, single) = (scores(0, true), scores(7, true), scores(0, false));
-        let name = path.display();
-        assert!(alone.iter().all(|x| x.is_finite()), "{name}");
-        assert!(alone == beside, "{name}: {}", off(&alone, &beside));
-        changed += usize::from(alone != single);
-    }
-    assert!(changed > 0, "the option changed no model's scores");
 }
 
 #[test]

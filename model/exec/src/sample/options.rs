@@ -28,12 +28,6 @@ pub struct SampleOptions {
     pub window: usize,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// Whether a single sequence is computed by the kernels of a batch, if its tokens are drawn and
-    /// the GPU has other kernels for batches (NVIDIA, compute capability 8.0 and newer). Then the
-    /// same seed seldom gives another answer beside other sequences than alone: the kernels of a
-    /// single sequence round weights and activations less. Decoding alone takes as long as with a
-    /// batch of 8 rows (8b Q4_K_M on an H100: 371 instead of 533 tokens/s).
-    pub batch_kernels: bool,
     /// Added to the logits of these tokens first; −∞ forbids a token.
     pub bias: Vec<(u32, f32)>,
     /// Keeps tokens whose logit is at most this many standard deviations below the largest (top-nσ,
@@ -87,7 +81,6 @@ impl Default for SampleOptions {
             frequency_penalty: 0.0,
             window: 64,
             seed: 0,
-            batch_kernels: false,
             bias: vec![],
             top_n_sigma: 0.0,
             typical_p: 1.0,

@@ -98,7 +98,6 @@ impl GpuRunner {
         running: &mut [DecodeProgress],
         choice: Choice,
     ) -> Result<(), SessionError> {
-        self.set_least_rows(tasks);
         for t in tasks {
             self.put(t.slot, t.first, t.tokens)?;
             self.reach(t.slot, t.first)?;
@@ -168,7 +167,7 @@ impl GpuRunner {
                         let slots: Vec<usize> =
                             running.iter().filter(|r| r.live).map(|r| r.slot).collect();
                         self.list(&slots)?;
-                        self.record((n, Some(choice.into()), self.least_rows))?
+                        self.record((n, Some(choice.into())))?
                     }
                 };
                 recording = Some(step);

@@ -91,9 +91,6 @@ pub struct GpuRunner {
     shelved: Vec<Persistent>,
     /// The last program that ran.
     last: LastProgram,
-    /// Fewer rows than this run in the program for this many rows
-    /// (`SampleOptions::batch_kernels`).
-    least_rows: usize,
     statistics: Statistics,
     /// The state of the background compiles; `None` if nothing was missing.
     early: Option<BackgroundCompiling>,
@@ -133,9 +130,8 @@ struct SlotWords {
     held: Option<usize>,
 }
 
-/// The key of a captured graph: the number of rows, how the next tokens are chosen, and
-/// `least_rows`.
-type RecordingKey = (usize, Option<SamplingMode>, usize);
+/// The key of a captured graph: the number of rows, and how the next tokens are chosen.
+type RecordingKey = (usize, Option<SamplingMode>);
 
 /// How tokens are chosen after rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -245,7 +241,6 @@ impl GpuRunner {
             may_capture: captures,
             shelved: vec![],
             last: LastProgram::Rows(1),
-            least_rows: 1,
             statistics,
             prompts_ready: early.as_ref().is_none_or(|early| early.jobs().is_empty()),
             one_launch_late: early.as_ref().is_some_and(BackgroundCompiling::lacks_one_launch),
@@ -471,9 +466,7 @@ impl GpuRunner {
         // Takes the persistent kernel if there is one.
         let mut ready = plan.persistent.iter().zip(&self.loaded.persistent).map(|(one, _)| one);
         let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
-        let own = own.filter(|_| n >= self.least_rows);
-        let rows = n.max(self.least_rows);
-        let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= rows));
+        let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
         let batch =
             found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
         let (adjust, greedy, draw) =
@@ -498,7 +491,7 @@ impl GpuRunner {
         if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
             return Ok(at);
         }
-        let (n, choice, least) = what;
+        let (n, choice) = what;
         let (r, rows) = (&self.loaded, self.rows_of(n)?);
         let now = self.now(rows.program, n, choice.map_or(Choice::Greedy, |c| c.choice))?;
         let recording = match self.captures {
@@ -510,8 +503,7 @@ impl GpuRunner {
         let same = |(w, _): &(RecordingKey, RecordedLaunches)| {
             let drawn = |c: &SamplingMode| c.choice != Choice::Greedy;
             let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
-            (w.0, w.2) == (n, least)
-                && before.zip(now).is_some_and(|(before, now)| before.adjusted == now.adjusted)
+            w.0 == n && before.zip(now).is_some_and(|(before, now)| before.adjusted == now.adjusted)
         };
         self.recordings.retain(|one| !same(one));
         self.recordings.push((what, recording));
@@ -532,7 +524,7 @@ impl GpuRunner {
     /// Tests whether a token with adjustments and a draw can be captured.
     fn records(&mut self) -> Result<(), SessionError> {
         let chooses = self.rows_of(1)?.greedy.is_some();
-        self.record((1, chooses.then_some(Choice::Greedy.into()), self.least_rows))?;
+        self.record((1, chooses.then_some(Choice::Greedy.into())))?;
         let (r, rows) = (&self.loaded, self.rows_of(1)?);
         let now = self.now(rows.program, 1, DRAW)?;
         let last = [rows.adjust, rows.draw];
@@ -545,7 +537,7 @@ impl GpuRunner {
     }
 
     /// Issues the launches of rows and of the choice of tokens.
-    fn issue(&self, (n, choice, _): RecordingKey, now: &LaunchParams) -> kjit_engine::Result<()> {
+    fn issue(&self, (n, choice): RecordingKey, now: &LaunchParams) -> kjit_engine::Result<()> {
         let r = &self.loaded;
         let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
         r.issue_rows(rows.program, now, rows.whose)?;

@@ -73,7 +73,6 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         mut late: Option<MaskCallback<'_>>,
     ) -> Result<Computed, SessionError> {
-        self.set_least_rows(tasks);
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
         // Tasks whose last token runs together with the last tokens of others.
         let joins =
@@ -140,18 +139,6 @@ impl GpuRunner {
         Ok(Computed { logits, chosen, rows })
     }
 
-    /// Chooses the program of a single row: the one for batches if a task asks for it.
-    pub(super) fn set_least_rows(&mut self, tasks: &[Task<'_>]) {
-        let asks = |t: &Task<'_>| {
-            let options = t.sampler.options();
-            options.batch_kernels && options.temperature > 0.0
-        };
-        // Devices with a part of the layers take their rows from the program before.
-        let whole = self.before.is_none() && !self.graph.feeds_next_stage;
-        let least = self.loaded.plan.batch_kernels_from();
-        self.least_rows = if whole && tasks.iter().any(asks) { least } else { 1 };
-    }
-
     /// Whether the only requested last token runs in the same pass as its prompt. This saves one
     /// pass over all weights.
     pub(super) fn goes_alone(
@@ -215,7 +202,7 @@ impl GpuRunner {
         if let Some(&(_, position)) = at.first() {
             self.take_over(position)?;
         }
-        let what: RecordingKey = (at.len(), choice, self.least_rows);
+        let what: RecordingKey = (at.len(), choice);
         let recording = self.record(what)?;
         if self.before.is_some() {
             let tokens: Vec<(usize, usize, usize)> =

@@ -68,6 +68,6 @@ impl GpuRunner {
     /// Drops the captured graphs for numbers of sequences that have a persistent kernel.
     fn drop_recordings(&mut self) {
         let most = self.loaded.plan.persistent.last().map_or(0, |one| one.rows);
-        self.recordings.retain(|((rows, ..), _)| *rows > most);
+        self.recordings.retain(|((rows, _), _)| *rows > most);
     }
 }
