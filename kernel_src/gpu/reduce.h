@@ -192,8 +192,10 @@ template <class S> struct Reduce {
             }
             send(a, half, s);
             peer_settle();
-            if (thread_id() + 1 < S::RANKS)
-                peer_publish(numbers(a, peer(a, thread_id()), half, a.rank) + s, number);
+            // A constant peer: an index that is not one puts the addresses in scratch memory.
+            UNROLL for (u32 p = 0; p + 1 < S::RANKS; p++)
+                if (thread_id() == p)
+                    peer_publish(numbers(a, peer(a, p), half, a.rank) + s, number);
             if (lds.there[turn]) {
                 add(a, half, next);
                 next += a.blocks;
