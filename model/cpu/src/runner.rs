@@ -240,6 +240,14 @@ impl HostRunner {
         self.weights.laid_out()
     }
 
+    /// Sets the storage type of keys and values for sequences that are added from now on, also if
+    /// products are precise. It is used to compare devices, which store f16: some models amplify
+    /// this rounding a thousand times, which would hide errors of the device.
+    pub fn store_kv(&mut self, kv: KvType) {
+        self.kv = kv;
+        self.spare.clear();
+    }
+
     /// Starts recording the rows of a value; `false` if the graph has no value of this name. Values
     /// after the last state write have only rows with requested logits: feed with [`Want::All`] to
     /// record all.

@@ -6,7 +6,9 @@ use kjit_model::gpu::GpuRunner;
 use kjit_model::graph::Graph;
 use kjit_model::host::{HostRunner, Isa};
 use kjit_model::sample::{SampleOptions, Sampler};
-use kjit_model::session::{DecodeControl, OpenOptions, SequenceId, Session, SessionError, Want};
+use kjit_model::session::{
+    DecodeControl, KvType, OpenOptions, SequenceId, Session, SessionError, Want,
+};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -28,6 +30,20 @@ impl SoloSession {
     /// Opens a model on the CPU.
     pub fn cpu(file: &Arc<Gguf>, graph: &Graph, options: &OpenOptions) -> SoloSession {
         SoloSession::of(Session::on_cpu(Arc::clone(file), graph.clone(), options).unwrap())
+    }
+
+    /// Opens a model on the CPU with products in f32, and with keys and values as devices store
+    /// them.
+    pub fn cpu_storing(
+        file: &Arc<Gguf>,
+        graph: &Graph,
+        options: &OpenOptions,
+        kv: KvType,
+    ) -> SoloSession {
+        let precise = OpenOptions { precise: true, ..options.clone() };
+        let mut session = Session::on_cpu(Arc::clone(file), graph.clone(), &precise).unwrap();
+        session.cpu_mut().unwrap().store_kv(kv);
+        SoloSession::of(session)
     }
 
     /// Opens a model on the CPU with this instruction set.
