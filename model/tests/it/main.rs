@@ -18,6 +18,7 @@ mod host_golden;
 mod host_oracle;
 mod images;
 mod options;
+mod rounding;
 mod serve;
 mod serve_launched;
 mod serve_slow;

@@ -118,7 +118,7 @@ pub fn each(
 }
 
 /// Draws the models of an architecture in a folder that is removed with the returned value.
-fn of(arch: &str, goldens: &Value) -> DrawnModels {
+pub fn of(arch: &str, goldens: &Value) -> DrawnModels {
     let draws = std::env::var("KJIT_TEST_COUNT").unwrap_or("3".to_owned());
     let there = std::env::var_os("KJIT_TEST_FOLDER").map(PathBuf::from);
     let made = there.is_none();
@@ -163,8 +163,8 @@ fn of(arch: &str, goldens: &Value) -> DrawnModels {
     DrawnModels { all, folder: made.then_some(folder) }
 }
 
-/// Drawn models. Their files are removed when this is dropped.
-struct DrawnModels {
+/// Drawn models. Their files are removed after the last one.
+pub struct DrawnModels {
     all: Vec<Draw>,
     folder: Option<PathBuf>,
 }
@@ -178,7 +178,7 @@ impl IntoIterator for DrawnModels {
 }
 
 /// Yields the models in order; the folder is removed after the last one.
-struct Files {
+pub struct Files {
     all: std::vec::IntoIter<Draw>,
     folder: Option<PathBuf>,
 }

@@ -17,6 +17,7 @@ pub mod oracle;
 pub mod paged;
 pub mod reproducible;
 pub mod returning;
+pub mod rounding;
 pub mod shapes;
 pub mod side_by_side;
 pub mod simulated;
