@@ -1,7 +1,7 @@
 //! Collects samples of kernels, at sizes of real models.
 
 use kjit_engine::Target;
-use kjit_formats::format::{ALL, Encoding, Format};
+use kjit_formats::format::{ALL, Format};
 use kjit_kernels::heads::{HeadsForm, RopeForm, Scores};
 use kjit_kernels::kv::KvLayout;
 use kjit_kernels::launch::Work;
@@ -25,14 +25,6 @@ pub struct Sample {
 /// Tokens in the context of attention samples, and in a prompt.
 pub(crate) const CONTEXT: usize = 4096;
 pub(crate) const PROMPT: usize = 2048;
-
-/// Formats with samples: all except those whose rows `scripts/kernel-matrix` has not yet written.
-pub(crate) fn formats() -> impl Iterator<Item = &'static Format> {
-    let unwritten = |f: &Format| {
-        matches!(f.ggml_id, 35) || matches!(f.encoding, Encoding::Blocks(b) if b.is_scattered())
-    };
-    ALL.iter().filter(move |f| !unwritten(f))
-}
 
 /// Collects samples.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use crate::cases::Cases;
 use crate::data::Random;
 use crate::expect::Storage;
 use crate::oracle::{finished, matrices, named, segment_args};
-use crate::samples::{PROMPT, Samples, format, formats, segment as weight};
+use crate::samples::{PROMPT, Samples, format, segment as weight};
 use crate::tiled::{GATED, PRODUCT, tiled, want_tiled};
 use kjit_engine::{MatrixUnit, Target};
 use kjit_formats::format::ALL;
@@ -179,7 +179,7 @@ impl Cases for GemmSpec {
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let size = |tokens| Size { tokens, past: 0 };
         let prompt = size(PROMPT);
-        for f in formats() {
+        for f in ALL {
             list.add(
                 format!("gemm {f} · {PROMPT} tokens"),
                 GemmSpec::new(f, 4096, 4096, PROMPT),

@@ -7,7 +7,7 @@ use crate::expect::{Storage, Tolerance};
 use crate::oracle::{
     EPS, activations, aux, exact, finished, matrices, named, prologues, segment_args,
 };
-use crate::samples::{Samples, format, formats, segment as weight};
+use crate::samples::{Samples, format, segment as weight};
 use kjit_engine::Target;
 use kjit_formats::format::ALL;
 use kjit_kernels::activations::Prologue;
@@ -228,7 +228,7 @@ impl Cases for MatvecSpec {
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        for f in formats() {
+        for f in ALL {
             let spec = MatvecSpec { prologue: Prologue::Norm, ..MatvecSpec::new(f, 4096, 4096) };
             list.add(format!("matvec {f} norm"), spec, Size::ONE)?;
         }

@@ -4,7 +4,7 @@ use crate::case::{Case, CaseArg, input, output, words};
 use crate::cases::Cases;
 use crate::data::{Matrix, Random};
 use crate::expect::{SINGLE, Storage};
-use crate::samples::{Samples, formats};
+use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_formats::format::ALL;
 use kjit_formats::layout::Layout;
@@ -37,7 +37,7 @@ impl Cases for EmbedSpec {
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        for format in formats() {
+        for format in ALL {
             list.add(
                 format!("embed {format}"),
                 EmbedSpec { layout: Layout::new(format, 4096)?, each_own: false },

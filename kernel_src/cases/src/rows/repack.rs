@@ -5,7 +5,7 @@ use crate::cases::Cases;
 use crate::content::Content;
 use crate::data::{Matrix, Random};
 use crate::expect::Expect;
-use crate::samples::{Samples, formats};
+use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_formats::format::ALL;
 use kjit_formats::layout::Layout;
@@ -41,7 +41,7 @@ impl Cases for RepackSpec {
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        for format in formats() {
+        for format in ALL {
             list.add(
                 format!("repack {format}"),
                 RepackSpec { layout: Layout::new(format, 4096)? },
