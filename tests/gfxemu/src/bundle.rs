@@ -24,6 +24,7 @@ struct Manifest {
 #[derive(Debug, Deserialize)]
 struct Code {
     file: String,
+    compiler: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -133,6 +134,11 @@ impl Bundle {
     /// The architecture for which the bundle was made.
     pub fn arch(&self) -> &str {
         &self.manifest.arch
+    }
+
+    /// The compiler of the first code object; empty if there is none.
+    pub fn compiler(&self) -> &str {
+        self.manifest.code.first().map_or("", |code| &code.compiler)
     }
 
     /// Number of cases.

@@ -18,7 +18,7 @@ pub enum Unit {
     Scalar,
     /// Scalar loads.
     ScalarMemory,
-    /// Global memory.
+    /// Global and scratch memory.
     Memory,
     /// LDS.
     Local,
@@ -114,8 +114,10 @@ fn unit(name: &str) -> Unit {
         "v" => Unit::Vector,
         "ds" => Unit::Local,
         "global" | "flat" | "scratch" if word(1) != "inv" && word(1) != "wb" => Unit::Memory,
+        "buffer" if matches!(word(1), "load" | "store") => Unit::Memory,
         "s" => match word(1) {
             "load" | "buffer" | "memrealtime" | "memtime" | "dcache" => Unit::ScalarMemory,
+            "sendmsg" if word(2) == "rtn" => Unit::ScalarMemory,
             "branch" | "cbranch" => Unit::Branch,
             "nop" | "waitcnt" | "wait" | "delay" | "clause" | "sleep" | "setprio" | "inst"
             | "code" | "sendmsg" | "wakeup" | "ttracedata" | "endpgm" | "barrier" | "set"
@@ -161,9 +163,13 @@ fn waits(text: &Text) -> Waits {
 fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
     match unit {
         Unit::Control | Unit::Branch => 0,
-        Unit::ScalarMemory => usize::from(name.starts_with("s_load") || name.contains("time")),
+        Unit::ScalarMemory => {
+            usize::from(["s_load", "s_mem", "s_sendmsg"].iter().any(|p| name.starts_with(p)))
+        }
         Unit::Scalar => usize::from(
-            !["s_cmp", "s_bitcmp", "s_setreg", "s_setpc"].iter().any(|p| name.starts_with(p)),
+            !["s_cmp", "s_bitcmp", "s_setreg", "s_setpc", "s_set_pc"]
+                .iter()
+                .any(|p| name.starts_with(p)),
         ),
         Unit::Memory => {
             let answers = text.has("glc")

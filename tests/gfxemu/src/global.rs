@@ -38,6 +38,25 @@ pub struct Global {
     scaled: bool,
 }
 
+/// A load or store of each lane at an address in a vector register.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneAccess {
+    /// Whether it is a load.
+    pub load: bool,
+    /// Number of bytes.
+    pub size: usize,
+    /// Whether the loaded value is sign-extended.
+    pub signed: bool,
+    /// The half of the register.
+    pub half: Option<u32>,
+    /// The first register of the address.
+    pub address: u16,
+    /// The first register of the data.
+    pub data: u16,
+    /// Bytes added to the address.
+    pub offset: i64,
+}
+
 /// The number of bytes, and whether the type is signed, from the name of a type.
 pub fn size_of(kind: &str) -> Option<(usize, bool)> {
     Some(match kind {
@@ -140,6 +159,24 @@ impl Global {
             bypass,
             scaled,
         }))
+    }
+
+    /// The access of each lane.
+    pub fn place(&self) -> LaneAccess {
+        LaneAccess {
+            load: matches!(self.verb, GlobalOp::Load),
+            size: self.size,
+            signed: self.signed,
+            half: self.half,
+            address: self.address,
+            data: self.data,
+            offset: self.offset,
+        }
+    }
+
+    /// Whether it is an atomic.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.verb, GlobalOp::Atomic(..))
     }
 
     /// Whether it is a load that fully overwrites its registers.

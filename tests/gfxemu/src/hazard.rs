@@ -72,7 +72,7 @@ impl Hazards {
     /// Checks the next instruction of the wave and records it. `registers` is the number of vector
     /// registers of the wave.
     pub fn step(&mut self, facts: &Facts, registers: usize) -> Result<(), String> {
-        if self.target.generation == 9 {
+        if self.target.generation <= 9 {
             self.gfx9(facts, registers)?;
             if self.target.has_acc() {
                 self.matrix(facts)?;

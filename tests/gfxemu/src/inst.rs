@@ -1,6 +1,8 @@
 //! An instruction: it is decoded once from LLVM's text and executed many times.
 
 use crate::facts::Facts;
+use crate::generic::Generic;
+use crate::gfx8::renamed;
 use crate::global::{Global, ScalarLoad};
 use crate::lanes::Lanes;
 use crate::lds::Lds;
@@ -9,6 +11,7 @@ use crate::matrix::Matrix;
 use crate::memory::Memory;
 use crate::operand::{ACC, EXEC, Operand, VCC, register};
 use crate::scalar::Scalar;
+use crate::scratch::Scratch;
 use crate::span::Span;
 use crate::target::{Counter, Event, Target};
 use crate::text::{Text, integer};
@@ -32,7 +35,9 @@ enum Kind {
     Scalar(Box<Scalar>),
     Lanes(Box<Lanes>),
     Global(Box<Global>),
+    Generic(Box<Generic>),
     ScalarLoad(Box<ScalarLoad>),
+    Scratch(Box<Scratch>),
     Local(Box<Local>),
     Matrix(Box<Matrix>),
     Branch(Condition, u64),
@@ -43,7 +48,12 @@ enum Kind {
     Barrier,
     Signal,
     AwaitBarrier,
+    /// gfx8: whether subnormal f32 are flushed from here on.
+    Flush(bool),
     GetPc(u16),
+    /// Continues at the address in the second register pair; a call stores the address after itself
+    /// in the first one.
+    Call(Option<u16>, u16),
     /// Reads the clock into two registers.
     Time(u16),
     /// gfx1250: sets the upper bits of register numbers.
@@ -57,8 +67,10 @@ enum Kind {
 pub enum NextInstruction {
     /// The next instruction.
     On,
-    /// The instruction at this address.
+    /// The instruction at this address of the code object.
     Jump(u64),
+    /// The instruction at this address of memory.
+    Call(u64),
     /// The next instruction, when all waves of the block have reached the barrier.
     Barrier,
     /// Nowhere: the wave has ended.
@@ -198,6 +210,18 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
         // Kernels for gfx1250 begin with this instruction. It sets a scheduling mode and computes
         // nothing.
         "s_setreg_imm32_b32" if first == Some("hwreg(HW_REG_WAVE_MODE, 25, 1)") => Kind::Nothing,
+        "s_setreg_imm32_b32" if target.flushes && first == Some("hwreg(HW_REG_MODE, 4, 2)") => {
+            match integer(text.operand(1)?) {
+                Some(0) => Kind::Flush(true),
+                Some(3) => Kind::Flush(false),
+                _ => return Err("a mode that is unknown".into()),
+            }
+        }
+        // Older families put the address of scratch memory here, for instructions that may access
+        // scratch memory and other memory. Kernels have none.
+        "s_setreg_b32" if first.is_some_and(|f| f.starts_with("hwreg(HW_REG_FLAT_SCR_")) => {
+            Kind::Nothing
+        }
         "s_wait_xcnt" if target.arch == "gfx1250" => Kind::Nothing,
         "s_endpgm" => Kind::End,
         "s_barrier" => Kind::Barrier,
@@ -228,6 +252,25 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
             Some((Operand::Scalar(n), _)) => Kind::Time(n),
             _ => return Err("a destination that is unknown".into()),
         },
+        // Families from gfx11 on read the counter of 100 MHz by a message.
+        "s_sendmsg_rtn_b64" if text.operands.get(1).is_some_and(|o| o.contains("REALTIME")) => {
+            match register(text.operand(0)?) {
+                Some((Operand::Scalar(n), _)) => Kind::Time(n),
+                _ => return Err("a destination that is unknown".into()),
+            }
+        }
+        "s_swappc_b64" | "s_swap_pc_i64" => {
+            match (register(text.operand(0)?), register(text.operand(1)?)) {
+                (Some((Operand::Scalar(back), 2)), Some((Operand::Scalar(to), 2))) => {
+                    Kind::Call(Some(back), to)
+                }
+                _ => return Err("operands that are unknown".into()),
+            }
+        }
+        "s_setpc_b64" | "s_set_pc_i64" => match register(text.operand(0)?) {
+            Some((Operand::Scalar(to), 2)) => Kind::Call(None, to),
+            _ => return Err("an operand that is unknown".into()),
+        },
         "s_getpc_b64" | "s_get_pc_i64" => match register(text.operand(0)?) {
             Some((Operand::Scalar(n), _)) => Kind::GetPc(n),
             _ => return Err("a destination that is unknown".into()),
@@ -246,14 +289,15 @@ impl Inst {
         size: u64,
         windows: u8,
     ) -> Result<Inst, String> {
-        let line = &widened(line, windows)?;
+        let shown = widened(line, windows)?;
+        let line = &renamed(target, &shown);
         let kind = Inst::kind(target, line, pc, size).map_err(|why| format!("{line}: {why}"))?;
         let kind = kind.ok_or_else(|| format!("{line}: the instruction is unknown"))?;
         let spans = match kind {
             Kind::Nothing | Kind::Branch(..) | Kind::Wait(_) => Vec::new(),
             _ => spans(line),
         };
-        Ok(Inst { kind, spans, facts: Facts::of(line), windows, size, text: line.to_string() })
+        Ok(Inst { kind, spans, facts: Facts::of(line), windows, size, text: shown })
     }
 
     fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
@@ -283,6 +327,10 @@ impl Inst {
             Some("v") => Vector::decode(target, line)?.map(|x| Kind::Vector(Box::new(x))),
             Some("ds") => Local::decode(&text)?.map(|x| Kind::Local(Box::new(x))),
             Some("global") => Global::decode(target, &text)?.map(|x| Kind::Global(Box::new(x))),
+            Some("flat") => Generic::decode(target, &text)?.map(|x| Kind::Generic(Box::new(x))),
+            Some("scratch" | "buffer") => {
+                Scratch::decode(&text)?.map(|x| Kind::Scratch(Box::new(x)))
+            }
             Some("s") => match ScalarLoad::decode(&text)? {
                 Some(load) => Some(Kind::ScalarLoad(Box::new(load))),
                 None => Scalar::decode(&text)?.map(|x| Kind::Scalar(Box::new(x))),
@@ -301,6 +349,7 @@ impl Inst {
     ) -> Result<NextInstruction, Unsupported> {
         match &self.kind {
             Kind::Global(g) if g.fills() => wave.check_load(&self.spans)?,
+            Kind::Scratch(s) if s.fills() => wave.check_load(&self.spans)?,
             _ => wave.check_spans(&self.spans)?,
         }
         wave.check_hazards(&self.facts)?;
@@ -310,8 +359,13 @@ impl Inst {
             Kind::Scalar(s) => s.run(wave)?,
             Kind::Lanes(l) => l.run(wave)?,
             Kind::Global(g) => g.run(wave, memory)?,
+            Kind::Generic(g) => g.run(wave, lds, memory)?,
+            Kind::Scratch(s) => s.run(wave, memory)?,
             Kind::ScalarLoad(s) => s.run(wave, memory)?,
-            Kind::Local(l) => l.run(wave, lds)?,
+            Kind::Local(l) => {
+                wave.check_lds_limit()?;
+                l.run(wave, lds)?;
+            }
             Kind::Matrix(m) => m.run(wave)?,
             Kind::Branch(condition, to) => {
                 let taken = match *condition {
@@ -353,6 +407,17 @@ impl Inst {
                 lds.settled[usize::from(wave.in_block)] = wave.lds_done();
                 wave.signalled = true;
             }
+            Kind::Call(back, to) => {
+                let (to, bad) = wave.pair(*to);
+                if bad != 0 {
+                    return Err("a jump to an undefined address".into());
+                }
+                if let Some(back) = back {
+                    wave.set_pair(*back, pc + self.size, 0);
+                }
+                return Ok(NextInstruction::Call(to));
+            }
+            Kind::Flush(yes) => wave.flushes = *yes,
             Kind::GetPc(n) => wave.set_pair(*n, pc + self.size, 0),
             Kind::Time(n) => {
                 wave.set_pair(*n, memory.now, 0);
@@ -384,7 +449,7 @@ impl Inst {
     pub(crate) fn ways(&self) -> (bool, Option<u64>) {
         match &self.kind {
             Kind::Branch(condition, to) => (*condition != Condition::Always, Some(*to)),
-            Kind::End => (false, None),
+            Kind::End | Kind::Call(None, _) => (false, None),
             _ => (true, None),
         }
     }

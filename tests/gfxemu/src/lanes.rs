@@ -69,7 +69,7 @@ impl Lanes {
             destination,
             sources,
             lanes,
-            reach: if target.generation == 9 { 64 } else { 32 },
+            reach: if target.generation <= 9 { 64 } else { 32 },
         }))
     }
 

@@ -93,7 +93,7 @@ impl Disassembler {
         let llvm = llvm()?;
         let _alone = alone();
         let symbol = |name: &str| format!("LLVM's library has no {name}");
-        let features = if arch.starts_with("gfx9") {
+        let features = if arch.starts_with("gfx9") || arch.starts_with("gfx8") {
             String::new()
         } else {
             format!("+wavefrontsize{wave},-wavefrontsize{}", 96 - wave)

@@ -1,7 +1,7 @@
 //! LDS instructions.
 
 use crate::atomic::{AtomicUpdate, atomic};
-use crate::global::size_of;
+use crate::global::{LaneAccess, size_of};
 use crate::lds::{Lds, WaveAccess};
 use crate::operand::{Operand, register};
 use crate::span::Span;
@@ -103,6 +103,16 @@ impl Local {
         };
         let verb = if load { LdsOp::Load } else { LdsOp::Store };
         Ok(Some(Local { verb, size, signed, half, address, places }))
+    }
+
+    /// The access of a `flat_` instruction whose addresses are in LDS. They need the alignment of a
+    /// word only: LLVM relies on the mode in which the driver starts waves.
+    pub fn of(access: LaneAccess) -> Local {
+        let LaneAccess { load, size, signed, half, address, data, offset } = access;
+        let verb = if load { LdsOp::Load } else { LdsOp::Store };
+        let word = |k: u16| ((offset as u32).wrapping_add(4 * u32::from(k)), data + k);
+        let places = (0..size.div_ceil(4) as u16).map(word).collect();
+        Local { verb, size: size.min(4), signed, half, address, places }
     }
 
     /// Executes the instruction.

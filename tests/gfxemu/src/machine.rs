@@ -9,6 +9,7 @@ use crate::operand::TTMP;
 use crate::order::Writer;
 use crate::random::Random;
 use crate::region::Region;
+use crate::scratch::LaneMemory;
 use crate::target::Target;
 use crate::wave::Wave;
 
@@ -78,7 +79,11 @@ pub struct Machine {
 
 impl Machine {
     /// A machine for `kernel`, whose image is at the address `base`.
-    pub fn new(target: Target, kernel: Kernel, base: u64) -> Result<Machine, String> {
+    pub fn new(mut target: Target, kernel: Kernel, base: u64) -> Result<Machine, String> {
+        target.flushes = kernel.flushes;
+        if kernel.flushes && target.generation != 8 {
+            return Err("flushes subnormal f32, which is unknown except on gfx8".into());
+        }
         let disassembler = Disassembler::new(&target.arch, target.wave)?;
         let decoded = vec![None; kernel.image.len() / 4];
         let taken = vec![0; decoded.len()];
@@ -174,6 +179,9 @@ impl Machine {
                 for (place, axis) in axes.enumerate() {
                     wave.set_scalar(self.kernel.user_registers + place as u16, id[axis], 0);
                 }
+            }
+            if let Some(scratch) = &self.kernel.scratch {
+                LaneMemory::begin(&mut wave, scratch, || random.draw() as u8);
             }
             let thread = w * self.target.wave;
             let lanes = (threads - thread).min(self.target.wave);
@@ -295,6 +303,7 @@ impl Machine {
             })?;
             wave.pc = match next {
                 NextInstruction::Jump(to) => to,
+                NextInstruction::Call(to) => to.wrapping_sub(self.base),
                 _ => pc + inst.size,
             };
             match next {

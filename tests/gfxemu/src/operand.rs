@@ -3,6 +3,8 @@
 use crate::text::integer;
 use half::f16;
 
+/// gfx8, gfx9: the address of scratch memory for instructions that may access other memory too.
+pub const FLAT_SCRATCH: u16 = 102;
 /// The low half of VCC, as a scalar register.
 pub const VCC: u16 = 106;
 /// The first register of the trap handler. gfx12 passes the block number there.
@@ -15,6 +17,10 @@ pub const M0: u16 = 125;
 pub const EXEC: u16 = 126;
 /// Number of scalar registers, including the special ones.
 pub const SCALARS: usize = 128;
+/// The upper half of generic addresses of LDS, and of scratch memory.
+pub const SHARED_APERTURE: u32 = 0x0100_0000;
+/// See [`SHARED_APERTURE`].
+pub const SCRATCH_APERTURE: u32 = 0x0200_0000;
 /// The number of the first accumulation register among the vector registers.
 pub const ACC: u16 = 256;
 
@@ -124,6 +130,9 @@ pub fn register(text: &str) -> Option<(Operand, u16)> {
         "exec_lo" => return named(EXEC, 1),
         "exec_hi" => return named(EXEC + 1, 1),
         "m0" => return named(M0, 1),
+        "flat_scratch" => return named(FLAT_SCRATCH, 2),
+        "flat_scratch_lo" => return named(FLAT_SCRATCH, 1),
+        "flat_scratch_hi" => return named(FLAT_SCRATCH + 1, 1),
         "null" => return named(NULL, 1),
         "scc" | "src_scc" => return Some((Operand::Scc, 1)),
         _ => {}
@@ -151,6 +160,14 @@ pub fn register(text: &str) -> Option<(Operand, u16)> {
 /// The bits of a constant: `1.0` is a value in the operand's type, `1` is a bit pattern, and the
 /// literal of an f64 is the upper half of the value.
 pub fn constant(text: &str, ty: Type) -> Option<u64> {
+    let aperture = match text {
+        "src_shared_base" => Some(SHARED_APERTURE),
+        "src_private_base" => Some(SCRATCH_APERTURE),
+        _ => None,
+    };
+    if let Some(upper) = aperture {
+        return (ty == Type::B64).then_some(u64::from(upper) << 32);
+    }
     if let Some(n) = integer(text) {
         return Some(match ty {
             Type::F64 if text.contains("0x") && n as u64 >> 32 == 0 => (n as u64) << 32,

@@ -5,7 +5,7 @@
 pub enum Counter {
     /// vmcnt, loadcnt.
     Load,
-    /// vscnt, storecnt; on gfx9 vmcnt also counts stores.
+    /// vscnt, storecnt; before gfx10 vmcnt also counts stores.
     Store,
     /// lgkmcnt, dscnt.
     Lds,
@@ -36,19 +36,22 @@ pub enum Event {
 pub struct Target {
     /// Name of the architecture: "gfx1100".
     pub arch: String,
-    /// Generation: 9, 10, 11 or 12.
+    /// Generation: 8 to 12.
     pub generation: u32,
     /// Number of lanes in a wave.
     pub wave: u32,
     /// Whether the hazard of gfx12's cached scalar registers is ignored, for code of compilers that
     /// do not handle it (LLVM before 20).
     pub excused: bool,
+    /// Whether the kernel flushes subnormal f32, as sources and as results.
+    pub flushes: bool,
 }
 
 impl Target {
     /// The target `arch` with `wave` lanes. An error if the emulator does not know the family.
     pub fn new(arch: &str, wave: u32) -> Result<Target, String> {
         let generation = match arch {
+            "gfx803" => 8,
             "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942"
             | "gfx950" => 9,
             a if a.starts_with("gfx10") && a.len() == 7 => 10,
@@ -58,9 +61,13 @@ impl Target {
         };
         match (wave, generation) {
             (64, _) if arch == "gfx1250" => Err(format!("{arch} has no waves of {wave} lanes")),
-            (64, _) | (32, 10..) => {
-                Ok(Target { arch: arch.to_string(), generation, wave, excused: false })
-            }
+            (64, _) | (32, 10..) => Ok(Target {
+                arch: arch.to_string(),
+                generation,
+                wave,
+                excused: false,
+                flushes: false,
+            }),
             _ => Err(format!("{arch} has no waves of {wave} lanes")),
         }
     }
@@ -90,6 +97,10 @@ impl Target {
     pub fn flushes_in_matrix(&self) -> bool {
         self.arch == "gfx90a"
     }
+    /// Whether LDS instructions compare their addresses with the limit in M0.
+    pub fn lds_limit(&self) -> bool {
+        self.generation == 8
+    }
     /// Whether there are accumulation registers.
     pub fn has_acc(&self) -> bool {
         matches!(self.arch.as_str(), "gfx908" | "gfx90a" | "gfx942" | "gfx950")
@@ -98,7 +109,7 @@ impl Target {
     pub fn counter(&self, event: Event) -> Counter {
         match (event, self.generation) {
             (Event::Load, _) => Counter::Load,
-            (Event::Store | Event::WriteBack, 9) => Counter::Load,
+            (Event::Store | Event::WriteBack, ..=9) => Counter::Load,
             (Event::Store | Event::WriteBack, _) => Counter::Store,
             (Event::Lds, _) => Counter::Lds,
             (Event::Scalar, 12..) => Counter::Scalar,
@@ -112,7 +123,7 @@ impl Target {
             // `s_set_vgpr_msb` selects registers beyond 256.
             "gfx1250" => return granules * 16,
             "gfx90a" | "gfx942" | "gfx950" => 8,
-            _ if self.generation == 9 || self.wave == 64 => 4,
+            _ if self.wave == 64 => 4,
             _ => 8,
         };
         (granules * each).min(256)

@@ -22,11 +22,17 @@ pub struct Vector {
     exchange: Option<Exchange>,
 }
 
-/// Whether a 16-bit instruction clears the upper half of its destination. On gfx9 some instructions
-/// do. All other instructions, and all of RDNA, keep the upper half.
+/// Whether a 16-bit instruction clears the upper half of its destination. On gfx8 all instructions
+/// do, on gfx9 some. RDNA keeps the upper half.
 fn clears_upper(target: &Target, name: &str) -> bool {
     const KEEP: [&str; 4] = ["v_fma_f16", "v_mad_u16", "v_mad_f16", "v_fmac_f16"];
-    target.generation == 9 && !KEEP.contains(&name) && !name.contains("mix")
+    target.generation == 8
+        || target.generation == 9 && !KEEP.contains(&name) && !name.contains("mix")
+}
+
+/// Whether an instruction flushes subnormal f32. gfx8's minimum and maximum keep them in any mode.
+fn flushes(target: &Target, name: &str) -> bool {
+    target.flushes && !["v_min", "v_max", "v_med"].iter().any(|part| name.starts_with(part))
 }
 
 fn half_as_single(x: u16) -> f32 {
@@ -187,6 +193,7 @@ impl Vector {
             // The sign modifier applies to the value after conversion: f32 if f16 sources are
             // widened.
             let ty = if mixed { Type::F32 } else { ty };
+            f.flush = ty == Type::F32 && flushes(target, name);
             let float = ty.is_float() || name.starts_with("v_cndmask");
             let sign = 1u64 << (ty.bits() - 1);
             if (s.negative || s.absolute) && !float {
@@ -270,7 +277,8 @@ impl Vector {
             }
         }
         let compare = matches!(op.form, OperandLayout::Compare | OperandLayout::CompareExec);
-        let part = Part { compute: op.compute, fetch, put, compare, clamp, scale };
+        let flush = op.out == Type::F32 && flushes(target, name);
+        let part = Part { compute: op.compute, fetch, put, compare, clamp, scale, flush };
         match op.form {
             OperandLayout::Halves | OperandLayout::Pairs => {
                 part.twice(name, text, op.form, &selected, &selected_high)

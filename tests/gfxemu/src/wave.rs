@@ -3,7 +3,8 @@
 use crate::facts::Facts;
 use crate::hazard::Hazards;
 use crate::memory::{Access, Memory};
-use crate::operand::{ACC, EXEC, NULL, Operand, SCALARS, VCC};
+use crate::operand::{ACC, EXEC, M0, NULL, Operand, SCALARS, VCC};
+use crate::scratch::LaneMemory;
 use crate::span::Span;
 use crate::target::{COUNTERS, Counter, Event, Target};
 use crate::unsupported::Unsupported;
@@ -69,6 +70,10 @@ pub struct Wave {
     lds_done: u32,
     /// The time when the nearest cache was last invalidated.
     pub near: u64,
+    /// gfx8: whether the mode flushes subnormal f32. Code switches it around divisions.
+    pub flushes: bool,
+    /// Scratch memory.
+    pub scratch: LaneMemory,
     /// gfx1250: the upper bits of register numbers.
     pub windows: u8,
     asked: [VecDeque<OutstandingOp>; COUNTERS],
@@ -120,6 +125,8 @@ impl Wave {
             lds_issued: 0,
             lds_done: 0,
             near: 0,
+            flushes: target.flushes,
+            scratch: LaneMemory::default(),
             windows: 0,
             asked: Default::default(),
             pending_vector: vec![0; 1024],
@@ -193,6 +200,22 @@ impl Wave {
             self.set_pair(n, value, bad);
         } else {
             self.set_scalar(n, value as u32, bad as u32);
+        }
+    }
+
+    /// Number of lanes.
+    pub fn lanes(&self) -> i64 {
+        i64::from(self.target.wave)
+    }
+
+    /// gfx8: checks that M0, with which LDS instructions compare their addresses, is −1, as
+    /// compilers set it.
+    pub fn check_lds_limit(&self) -> Result<(), Unsupported> {
+        let (limit, bad) = (self.scalar[usize::from(M0)], self.scalar_bad[usize::from(M0)]);
+        match self.target.lds_limit() && (bad != 0 || limit != u32::MAX) {
+            true if bad != 0 => Err("LDS with an undefined limit in M0".into()),
+            true => Err(Unsupported { what: format!("LDS with the limit {limit}"), lane: None }),
+            false => Ok(()),
         }
     }
 

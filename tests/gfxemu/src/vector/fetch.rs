@@ -22,6 +22,13 @@ pub(super) struct Fetch {
     pub widen: Option<fn(u16) -> f32>,
     pub keep: u64,
     pub turn: u64,
+    /// Whether it is an f32 that is flushed if it is subnormal, in the wave's mode that flushes.
+    pub flush: bool,
+}
+
+/// An f32, or a zero of its sign if it is subnormal.
+pub(super) fn flushed(x: u32) -> u32 {
+    if x & 0x7f80_0000 == 0 { x & 0x8000_0000 } else { x }
 }
 
 impl Fetch {
@@ -36,6 +43,7 @@ impl Fetch {
             widen: None,
             keep: u64::MAX,
             turn: 0,
+            flush: false,
         }
     }
 
@@ -51,12 +59,13 @@ impl Fetch {
         x
     }
 
-    /// Applies the conversion to f32 and the signs.
-    pub fn finish(&self, mut x: u64) -> u64 {
+    /// Applies the conversion to f32, the signs, and in a mode that flushes the flush.
+    pub fn finish(&self, mut x: u64, flushes: bool) -> u64 {
         if let Some(widen) = self.widen {
             x = u64::from(widen(x as u16).to_bits());
         }
-        x & self.keep ^ self.turn
+        let x = x & self.keep ^ self.turn;
+        if self.flush && flushes { u64::from(flushed(x as u32)) } else { x }
     }
 
     /// Reads values and undefined bits of all lanes, before sign modifiers. Returns the lanes that

@@ -4,7 +4,7 @@
 //! sets all of them to 0, to 1 and to some patterns. So a mask (`and`), a shift or a byte selection
 //! can remove undefined bits, and arithmetic spreads them.
 
-use super::fetch::Fetch;
+use super::fetch::{Fetch, flushed};
 use crate::exchange::Exchange;
 use crate::operand::{EXEC, Operand, Type};
 use crate::ops::{Compute, OperandLayout};
@@ -50,6 +50,8 @@ pub(super) struct Part {
     pub compare: bool,
     pub clamp: Clamp,
     pub scale: f32,
+    /// Whether a subnormal f32 result is flushed, in the wave's mode that flushes.
+    pub flush: bool,
 }
 
 /// The result of a part.
@@ -115,9 +117,12 @@ impl Part {
         Ok(parts)
     }
 
-    fn finish(&self, x: u128) -> u128 {
+    fn finish(&self, x: u128, flushes: bool) -> u128 {
         let flag = x >> 64 & 1 == 1;
         let mut x = x;
+        if self.flush && flushes {
+            x = x & !0xffff_ffff | u128::from(flushed(x as u32));
+        }
         if self.scale != 1.0 {
             x = x & !0xffff_ffff | u128::from((f32::from_bits(x as u32) * self.scale).to_bits());
         }
@@ -148,7 +153,7 @@ impl Part {
     ) -> Result<PartResult, Unsupported> {
         let mut values = [[0u64; LANES]; 4];
         let mut bads = [[0u64; LANES]; 4];
-        let mut any = 0;
+        let (mut any, flushes) = (0, wave.flushes);
         for (k, f) in self.fetch.iter().enumerate() {
             let mut a = f.read(wave, &mut values[k], &mut bads[k])?;
             if k == 0
@@ -157,8 +162,8 @@ impl Part {
                 a = e.apply(exec, &mut values[k], &mut bads[k]);
             }
             any |= a;
-            if f.widen.is_some() || f.turn != 0 || f.keep != u64::MAX {
-                values[k].iter_mut().for_each(|x| *x = f.finish(*x));
+            if f.widen.is_some() || f.flush || f.turn != 0 || f.keep != u64::MAX {
+                values[k].iter_mut().for_each(|x| *x = f.finish(*x, flushes));
             }
         }
         let mut out = PartResult { value: [0; LANES], bad: [0; LANES], flags: 0, flags_bad: 0 };
@@ -167,7 +172,7 @@ impl Part {
             let l = todo.trailing_zeros() as usize;
             todo &= todo - 1;
             let mut s = [values[0][l], values[1][l], values[2][l], values[3][l]];
-            let x = self.finish((self.compute)(&s));
+            let x = self.finish((self.compute)(&s), flushes);
             out.value[l] = x as u64;
             out.flags |= ((x >> 64) as u64 & 1) << l;
             if any >> l & 1 == 0 {
@@ -188,10 +193,10 @@ impl Part {
                         let raw =
                             if f.widen.is_some() { self.raw(wave, k, l) } else { values[k][l] };
                         let tried = raw & !bad | pattern.rotate_left((7 * k + t) as u32) & bad;
-                        s[k] = if f.widen.is_some() { f.finish(tried) } else { tried };
+                        s[k] = if f.widen.is_some() { f.finish(tried, flushes) } else { tried };
                     }
                 }
-                let x = self.finish((self.compute)(&s));
+                let x = self.finish((self.compute)(&s), flushes);
                 differs |= x ^ *first.get_or_insert(x);
             }
             out.bad[l] = differs as u64;

@@ -103,6 +103,16 @@ impl Assembly {
         if matches!(self.arch, "gfx90a" | "gfx942") {
             options += ".amdhsa_accum_offset 32\n";
         }
+        // 16 bytes of scratch memory for each lane, if a body uses it.
+        if bodies.iter().any(|body| body.contains("scratch_store")) {
+            options += ".amdhsa_enable_private_segment 1\n";
+            options += ".amdhsa_private_segment_fixed_size 16\n";
+        }
+        if bodies.iter().any(|body| body.contains("buffer_store")) {
+            options += ".amdhsa_user_sgpr_private_segment_buffer 1\n";
+            options += ".amdhsa_system_sgpr_private_segment_wavefront_offset 1\n";
+            options += ".amdhsa_private_segment_fixed_size 16\n";
+        }
         let mut text = String::new();
         for (i, body) in bodies.iter().enumerate() {
             let body = body.replace(".L", &format!(".L{i}"));
@@ -119,7 +129,7 @@ impl Assembly {
             );
         }
         std::fs::write(&source, text).unwrap();
-        let width = if self.arch.starts_with("gfx9") {
+        let width = if !self.arch.starts_with("gfx1") {
             Vec::new()
         } else if self.wave == 64 {
             vec!["-mwavefrontsize64"]

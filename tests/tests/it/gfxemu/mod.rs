@@ -6,3 +6,4 @@ mod memory_order;
 mod parts;
 mod planted_faults;
 mod reordered_stores;
+mod scratch_and_calls;
