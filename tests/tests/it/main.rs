@@ -4,6 +4,7 @@
 mod benches;
 mod common;
 mod embedded;
+mod emulated_compilers;
 mod emulated_kernels;
 mod emulated_model;
 mod gfxemu;
