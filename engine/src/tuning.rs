@@ -40,6 +40,14 @@ impl TuningSubject<'_> {
         Ok(key)
     }
 
+    /// The digest of the subject, in hexadecimal: equal for equal subjects.
+    ///
+    /// # Errors
+    /// The source includes a missing header.
+    pub fn digest(&self) -> Result<String> {
+        Ok(self.choice()?.digest().hex())
+    }
+
     fn choice(&self) -> Result<Key> {
         Ok(self.key(CHOICE)?.finish())
     }

@@ -115,6 +115,11 @@ impl Error {
         of_device || matches!(self, Error::Memory { .. } | Error::DeviceMemory { .. })
     }
 
+    /// Whether the device is lost, so that nothing more runs on it.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Error::Engine(kjit_engine::Error::DeviceLost { .. }))
+    }
+
     pub(crate) fn shape(op: &'static str, why: impl Into<String>) -> Error {
         Error::Shape { op, why: why.into() }
     }

@@ -32,7 +32,7 @@ struct BorrowedMemory {
 impl Drop for BorrowedMemory {
     fn drop(&mut self) {
         // An error means that the device is lost; the next call reports it.
-        let _ = self.gpu.stream().synchronize();
+        let _ = self.gpu.wait_for_all();
         drop(self.keep.take());
     }
 }
@@ -102,9 +102,10 @@ impl Tensor {
             let leaf = Node::leaf(dtype, shape.to_vec(), Buffer::packed(store, shape));
             return Ok(Tensor::real(leaf));
         }
+        gpu.order_others()?;
         let lent = Box::new(BorrowedMemory { gpu: Arc::clone(gpu), keep: Some(keep) });
         // SAFETY: this function's caller guarantees the memory until `keep` is dropped, which
-        // happens after the kernels of this device's stream have ended.
+        // happens after the work of the device's streams has ended.
         let memory = unsafe { gpu.foreign(address, bytes, lent) };
         let store = Store::Gpu(Arc::clone(gpu), memory);
         let buffer = Buffer { store, offset, strides: strides.to_vec() };
@@ -127,7 +128,7 @@ impl Tensor {
 }
 
 impl Device {
-    /// The driver's handle of the stream in which kjit's kernels run; 0 for the CPU.
+    /// The driver's handle of the stream in which this thread's kernels run; 0 for the CPU.
     #[must_use]
     pub fn stream_handle(&self) -> usize {
         match self {
@@ -139,7 +140,7 @@ impl Device {
 
 impl Gpu {
     fn stream_handle(&self) -> usize {
-        self.stream().handle()
+        self.lane().stream.handle()
     }
 
     /// # Safety

@@ -7,6 +7,41 @@ use std::hash::{BuildHasherDefault, Hasher};
 #[derive(Default)]
 pub(crate) struct Fast(u64);
 
+/// Collects what is hashed, word by word: an exact key of anything that can be hashed.
+#[derive(Default)]
+pub(crate) struct Words(pub Vec<u64>);
+
+impl Hasher for Words {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+            self.0.push(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, v: u8) {
+        self.0.push(u64::from(v));
+    }
+
+    fn write_u64(&mut self, v: u64) {
+        self.0.push(v);
+    }
+
+    fn write_usize(&mut self, v: usize) {
+        self.0.push(v as u64);
+    }
+
+    fn write_isize(&mut self, v: isize) {
+        self.0.push(v as u64);
+    }
+
+    /// Nothing: the words are the key.
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
 /// Makes [`Fast`] for a table.
 pub(crate) type BuildFast = BuildHasherDefault<Fast>;
 

@@ -28,6 +28,8 @@
 //! | `dlpack` | tensors from and to the structs of DLPack |
 //! | `foreign` | memory of a GPU that other libraries share |
 //! | `pool` | memory pools, page-locked memory |
+//! | `stream` | streams and events |
+//! | `tuning` | measured tiles of products |
 //! | `explain` | the operations of each launch |
 //! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn`, `conv`, `losses` | the operations |
 
@@ -80,7 +82,9 @@ mod reduce;
 mod scalar;
 mod search;
 mod shape;
+mod stream;
 mod tensor;
+pub mod tuning;
 mod view;
 
 pub use conv::Windows;
@@ -101,6 +105,7 @@ pub use promotion::promote;
 pub use scalar::Scalar;
 pub use search::Unique;
 pub use shape::{axes, axis, broadcast};
+pub use stream::{Event, Stream};
 pub use tensor::{HostView, Tensor};
 
 // Unit and integration tests are one program. The latter see the crate as its users do.

@@ -169,6 +169,8 @@ impl Node {
         if table.len() > 4096 && table.len().is_power_of_two() {
             table.retain(|_, node| node.strong_count() > 0);
         }
+        drop(nodes);
+        crate::stream::note(&node);
         Ok(node)
     }
 

@@ -25,12 +25,12 @@ impl Device {
         }
     }
 
-    /// Statistics of the memory pool.
+    /// Statistics of the memory pools, added over its streams.
     ///
     /// # Errors
     /// [`Error::Value`] for the CPU, which has no pool.
     pub fn pool_statistics(&self) -> Result<PoolStats> {
-        Ok(self.pooled("pool_statistics")?.pool().stats())
+        Ok(self.pooled("pool_statistics")?.pool_statistics())
     }
 
     /// Allocates a block for each of these sizes in bytes, so that later tensors of up to these
@@ -43,12 +43,12 @@ impl Device {
         self.pooled("warm_up")?.warm_up(sizes)
     }
 
-    /// Frees the pool's unused blocks. Returns their bytes.
+    /// Frees the unused blocks of its streams' pools. Returns their bytes.
     ///
     /// # Errors
     /// [`Error::Value`] for the CPU.
     pub fn clear_pool(&self) -> Result<u64> {
-        Ok(self.pooled("clear_pool")?.pool().trim())
+        Ok(self.pooled("clear_pool")?.clear_pools())
     }
 
     /// Allocates the page-locked blocks that copies of these sizes in bytes pass through. A block

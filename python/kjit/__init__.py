@@ -12,7 +12,7 @@ Tensor([6.0, 24.0], dtype=float32)
 
 from math import e, inf, nan, pi
 
-from . import backend, nn, safetensors
+from . import backend, nn, safetensors, tuning
 from ._creation import (
     arange,
     asarray,
@@ -137,8 +137,10 @@ from ._kjit import (
     bool,
     complex128,
     complex64,
+    current_stream,
     dtype,
     ElementwiseKernel,
+    Event,
     float16,
     float32,
     float64,
@@ -149,6 +151,7 @@ from ._kjit import (
     ModelError,
     RawKernel,
     ReductionKernel,
+    Stream,
     Tensor,
     TextStream,
     uint16,
@@ -186,13 +189,11 @@ from ._manipulation import (
     where,
 )
 from ._memory import (
-    current_stream,
     empty_cache,
     get_memory_manager,
     get_pinned_pool,
     MemoryManager,
     PinnedPool,
-    Stream,
     warmup_memory_pool,
 )
 from ._model import AutoModel, Model
@@ -279,7 +280,7 @@ newaxis = None
 __array_api_version__ = "2025.12"
 
 __all__ = [
-    "AutoModel", "ElementwiseKernel", "Explanation", "MemoryManager", "Model", "ModelError",
+    "AutoModel", "ElementwiseKernel", "Event", "Explanation", "MemoryManager", "Model", "ModelError",
     "PinnedPool", "RawKernel", "ReductionKernel", "Stream", "Tensor", "TextStream", "UniqueAll",
     "UniqueCounts", "UniqueInverse", "__array_api_version__", "__array_namespace_info__", "abs",
     "acos", "acosh", "adaptive_avg_pool2d", "add", "all", "any", "arange", "argmax", "argmin",
@@ -310,7 +311,7 @@ __all__ = [
     "scatter_add", "searchsorted", "set_device", "sigmoid", "sign", "signbit", "silu", "sin",
     "sinh", "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract",
     "sum", "synchronize", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile",
-    "to_device", "transpose", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8",
+    "to_device", "transpose", "tril", "triu", "trunc", "tuning", "uint16", "uint32", "uint64", "uint8",
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "vecdot",
     "warmup_memory_pool", "where", "zeros", "zeros_like",
 ]

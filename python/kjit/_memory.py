@@ -36,6 +36,8 @@ class MemoryManager:
         """Frees blocks that no tensor uses to the driver. Returns their bytes."""
         return _kjit.clear_pool(self.device, False)
 
+    clear = clear_pool
+
 
 class PinnedPool:
     """Page-locked host memory for copies between host and device."""
@@ -86,25 +88,3 @@ def warmup_memory_pool(batch_size: int, model_size: Any, device: str | None = No
 def empty_cache() -> int:
     """Frees memory that no tensor uses, on every GPU that is open. Returns its bytes."""
     return _kjit.empty_cache()
-
-
-class Stream:
-    """The stream in which a device's kernels run: every device has one, which orders copies."""
-
-    def __init__(self, device: str | None = None) -> None:
-        self.device = device
-
-    @property
-    def handle(self) -> int:
-        """The driver's handle (``CUstream``, ``hipStream_t``); 0 for the CPU. ``torch.cuda.
-        ExternalStream(handle)`` makes torch use it."""
-        return _kjit.stream_handle(self.device)
-
-    def synchronize(self) -> None:
-        """Waits for all work in the stream."""
-        _kjit.synchronize(self.device)
-
-
-def current_stream(device: str | None = None) -> Stream:
-    """The stream of a device, by default of the default device."""
-    return Stream(device)

@@ -14,6 +14,8 @@ mod memory;
 mod model;
 mod networks;
 mod stream;
+mod streams;
+mod tuning;
 mod wait;
 
 use pyo3::prelude::*;
@@ -32,7 +34,8 @@ fn _kjit(module: &Bound<'_, PyModule>) -> PyResult<()> {
     networks::add(module)?;
     explain::add(module)?;
     memory::add(module)?;
-    memory::add(module)?;
+    streams::add(module)?;
+    tuning::add(module)?;
     model::add(module)?;
     dlpack::add(module)
 }

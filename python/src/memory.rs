@@ -51,16 +51,10 @@ fn empty_cache(py: Python<'_>) -> u64 {
     py.detach(kjit_ops::pool::empty_cache)
 }
 
-#[pyfunction]
-#[pyo3(signature = (name=None))]
-fn stream_handle(py: Python<'_>, name: Option<&str>) -> PyResult<usize> {
-    Ok(device(py, name)?.stream_handle())
-}
-
 pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
     macro_rules! all {
         ($($f:ident),* $(,)?) => {{ $(m.add_function(wrap_pyfunction!($f, m)?)?;)* }};
     }
-    all!(pool_statistics, warm_up, clear_pool, empty_cache, stream_handle);
+    all!(pool_statistics, warm_up, clear_pool, empty_cache);
     Ok(())
 }

@@ -3,8 +3,9 @@
 
 use super::Gpu;
 use super::launch::Grid;
-use super::product::{has_units, source};
+use super::product::source;
 use super::render::{self, Rendered, Writer, stored};
+use super::tiles::has_units;
 use crate::contract::strided;
 use crate::dtype::DType;
 use crate::error::{Error, Result};

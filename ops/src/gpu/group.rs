@@ -187,10 +187,11 @@ impl Gpu {
     ) -> Result<Buffer> {
         let to = self.memory(recipe.bytes)?;
         let parts = recipe.by.as_ref().map(|by| self.parts(by)).transpose()?;
+        let lane = self.lane();
         let mut args = Vec::with_capacity(4 + leaves.len());
         args.push(Arg::from(&to));
         if let Some(parts) = &parts {
-            args.extend([Arg::from(parts), Arg::from(self.counters()?)]);
+            args.extend([Arg::from(parts), Arg::from(lane.counters()?)]);
         }
         if recipe.looks_up {
             args.push(Arg::from(self.wrong_indices()?));

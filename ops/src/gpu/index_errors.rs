@@ -60,6 +60,7 @@ impl Gpu {
             self.synchronize()?;
             lock().clear();
             self.recipes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.products.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         Ok(())
     }
@@ -84,7 +85,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Index`].
-    pub(super) fn check_indices(&self) -> Result<()> {
+    pub(crate) fn check_indices(&self) -> Result<()> {
         let Some(wrong) = self.wrong.get() else { return Ok(()) };
         let index = |slot: &[u8]| i64::from_ne_bytes(slot.try_into().unwrap_or_default());
         let found = wrong.host.read(|bytes| {

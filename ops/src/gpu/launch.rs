@@ -2,7 +2,7 @@
 
 use super::Gpu;
 use super::elementwise::each;
-use super::fold::{COUNTERS, Division, STATE, fold};
+use super::fold::{Division, STATE, fold};
 use super::render::BLOCK;
 use super::turn::turn;
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ impl Gpu {
         // each position that it computes.
         #[allow(unsafe_code, reason = "launches of rendered kernels")]
         unsafe {
-            self.stream.launch(kernel, &shape, &args)?;
+            self.lane().stream.launch(kernel, &shape, &args)?;
         }
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -107,16 +107,6 @@ impl Gpu {
             Store::Gpu(..) => Err(Error::Inside("a kernel would read memory of another device")),
             Store::Host(_) => Err(Error::Inside("a kernel would read memory of the host")),
         }
-    }
-
-    /// The counters of folds in chunks.
-    pub(super) fn counters(&self) -> Result<&DeviceBuffer<u8>> {
-        if let Some(counters) = self.counters.get() {
-            return Ok(counters);
-        }
-        let counters = self.memory(4 * COUNTERS)?;
-        self.stream.write(&counters, &[0; 4 * COUNTERS])?;
-        Ok(self.counters.get_or_init(|| counters))
     }
 
     /// Memory for the partial results of a fold in chunks.
@@ -228,7 +218,7 @@ impl Gpu {
         }
         let shape = Geometry::of(grid, block).shared(shared);
         // SAFETY: this function's caller guarantees it.
-        unsafe { self.stream.launch(&kernel, &shape, &args)? };
+        unsafe { self.lane().stream.launch(&kernel, &shape, &args)? };
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -340,7 +340,7 @@ impl Gpu {
         let blocks = |n: usize| n.div_ceil(BLOCK as usize);
         let (slot, wrong) = self.wrong("scatter", s.axis.0, s.axis.1)?;
         if let Some(order) = s.order {
-            self.stream.copy(&base.slice(..n * dtype.size())?, &to)?;
+            self.lane().stream.copy(&base.slice(..n * dtype.size())?, &to)?;
             let order = self.part(order, DType::I64)?;
             let numbers = [s.count as i64, slot];
             let buffers = [&to, wrong, &order, &places, &index, &values];
@@ -349,7 +349,7 @@ impl Gpu {
             return Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape));
         }
         let last = self.memory(n * 4)?;
-        self.stream.fill(&last, 0)?;
+        self.lane().stream.fill(&last, 0)?;
         let numbers = [s.count as i64, slot];
         let buffers = [&last, wrong, &places, &index];
         self.order("scatter_mark", &scatter_mark_text(), blocks(s.count), &numbers, &buffers)?;

@@ -1,4 +1,4 @@
-//! Memory of a GPU: a pool in the order of its stream, and page-locked blocks through which copies
+//! Memory of a GPU: pools in the order of its streams, and page-locked blocks through which copies
 //! to and from the host go.
 
 use super::Gpu;
@@ -57,9 +57,9 @@ fn block_size(bytes: usize) -> usize {
 impl Gpu {
     /// Memory with undefined contents, from the pool.
     pub(super) fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
-        self.pool.buffer::<u8>(bytes.max(1)).map_err(|error| match error {
+        self.lane().pool.buffer::<u8>(bytes.max(1)).map_err(|error| match error {
             kjit_engine::Error::OutOfMemory { device, asked, free, total, .. } => {
-                let in_use = self.pool.stats().in_use;
+                let in_use = self.pool_statistics().in_use;
                 Error::DeviceMemory { device, bytes: asked, free, total, in_use }
             }
             other => other.into(),
@@ -86,18 +86,19 @@ impl Gpu {
     /// Copies host bytes to the GPU. Does not wait for the copy.
     pub(crate) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Store> {
         let memory = self.memory(bytes.len())?;
+        let lane = self.lane();
         let mut allocated = false;
         for (i, part) in bytes.chunks(LARGEST).enumerate() {
             let from = i * LARGEST;
             let to = memory.slice(from..from + part.len())?;
             let Ok(block) = self.pinned(part.len(), &mut allocated) else {
                 // A system that locks no pages: the driver copies through memory of its own.
-                self.stream.write(&to, part)?;
+                lane.stream.write(&to, part)?;
                 continue;
             };
             let own = block.slice(..part.len())?;
             own.write(|to| to.copy_from_slice(part))?;
-            self.stream.copy_in(&own, &to)?;
+            lane.stream.copy_in(&own, &to)?;
             self.pinned.give_back(block);
         }
         if !bytes.is_empty() {
@@ -106,7 +107,7 @@ impl Gpu {
         Ok(Store::Gpu(Arc::clone(self), memory))
     }
 
-    /// Reads bytes from GPU memory after all work in the stream. Waits, and reports an index out of
+    /// Reads bytes from GPU memory after all work that writes them. Waits, and reports an index out of
     /// range that a kernel has found.
     pub(crate) fn read(
         &self,
@@ -115,6 +116,7 @@ impl Gpu {
         len: usize,
     ) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(len);
+        let lane = self.lane();
         let mut copies = VecDeque::new();
         let (mut next, mut allocated) = (0, false);
         while bytes.len() < len {
@@ -123,13 +125,13 @@ impl Gpu {
                 let part = memory.slice(from + next..from + next + size)?;
                 let Ok(block) = self.pinned(size, &mut allocated) else {
                     if copies.is_empty() {
-                        bytes.extend_from_slice(&self.stream.read(&part)?);
+                        bytes.extend_from_slice(&lane.stream.read(&part)?);
                         next += size;
                     }
                     break;
                 };
                 let own = block.slice(..size)?;
-                self.stream.copy_out(&part, &own)?;
+                lane.stream.copy_out(&part, &own)?;
                 copies.push_back((block, own));
                 next += size;
             }

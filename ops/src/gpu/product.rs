@@ -3,218 +3,29 @@
 //! element-wise operations on the result. Extents and strides are arguments.
 
 use super::Gpu;
-use super::elementwise::{Work, longest};
 use super::launch::Grid;
 use super::render::{self, Rendered, Writer, stored, to_stored};
+use super::tiles::{Kind, OperandLayout, Tiles, has_maps, has_units, lie, matrices, tiles, wgmma};
 use crate::contract::{Contraction, Operand};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::hash::Words;
 use crate::memory::{Buffer, Store};
 use crate::program::{Instr, Leaf, Map, Program, Step};
 use crate::shape::numel;
 use kjit_engine::{
-    Arg, Constants, Job, Matrices, MatrixUnit, Options, Source, Target, TensorMap, Vendor,
+    Arg, Constants, DeviceBuffer, Job, Kernel, Matrices, MatrixUnit, Options, Source, Target,
+    TensorMap,
 };
 use std::fmt::Write;
-use std::sync::Arc;
+use std::hash::Hash;
+use std::sync::{Arc, PoisonError};
 
-/// How an operand's elements lie (`LIE_…` of product.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OperandLayout {
-    Depths,
-    Rows,
-    Across,
-    Along,
-}
+/// Maximum number of prepared products of a device. When it is exceeded, they are dropped.
+const MOST_PREPARED: usize = 4096;
 
 /// Multiplications beyond which operands are copied to aligned rows.
 const WORTH_A_COPY: usize = 1 << 28;
-
-/// The skeleton of a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// `product.h`: multiplications and additions in f32, of f64 in f64.
-    Fma,
-    /// `product_mma.h`: matrix units of a wave.
-    Mma,
-    /// `product_wgmma.h`: those of four warps, operands by the copy engine (sm_90a).
-    Wgmma,
-}
-
-/// The tiles of a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tiles {
-    kind: Kind,
-    rows: u32,
-    cols: u32,
-    waves: (u32, u32),
-    stages: u32,
-    /// (Wgmma) Groups take tiles in turn (`APART`).
-    apart: bool,
-}
-
-impl Tiles {
-    const fn block(self, wave: u32) -> u32 {
-        match self.kind {
-            Kind::Fma => 256,
-            Kind::Mma => self.waves.0 * self.waves.1 * wave,
-            Kind::Wgmma => 384,
-        }
-    }
-
-    const fn shared(self) -> u32 {
-        let tiles = self.stages * (self.rows + self.cols) * 128;
-        match self.kind {
-            Kind::Fma => 0,
-            Kind::Mma => tiles,
-            // Room to align the tiles, and 64 × 64 results of each group.
-            Kind::Wgmma => 1024 + tiles + 16384,
-        }
-    }
-
-    fn blocks(self, c: &Contraction) -> usize {
-        let tiles = |n: &[usize], of: u32| numel(n).div_ceil(of as usize);
-        tiles(&c.rows, self.rows) * tiles(&c.cols, self.cols) * numel(&c.batch)
-    }
-}
-
-/// Whether the matrix units of a target multiply a dtype (`mma.h`, families 1 to 5).
-pub(super) fn has_units(target: &Target, dtype: DType) -> bool {
-    let wave = target.default_wave();
-    let unit = matches!(
-        (target.arch().matrix, wave),
-        (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _)
-            | (MatrixUnit::Mfma, 64)
-            | (MatrixUnit::Wmma | MatrixUnit::Wmma12 | MatrixUnit::Wmma1250, 32)
-    );
-    match dtype {
-        DType::F16 => unit,
-        // Elsewhere `mma.h` has products of f16 alone.
-        DType::BF16 => unit && target.vendor() == Vendor::Nvidia && copies_ahead(target),
-        _ => false,
-    }
-}
-
-/// sm_80 and later: asynchronous copies, products of bf16, and more than 64 KB for a block.
-fn copies_ahead(target: &Target) -> bool {
-    target.vendor() == Vendor::Nvidia && target.arch().shared_per_block > 64 << 10
-}
-
-const fn wgmma(cols: u32, stages: u32) -> Tiles {
-    Tiles { kind: Kind::Wgmma, rows: 128, cols, waves: (1, 1), stages, apart: false }
-}
-
-const fn mma(rows: u32, cols: u32, waves: (u32, u32), stages: u32) -> Tiles {
-    Tiles { kind: Kind::Mma, rows, cols, waves, stages, apart: false }
-}
-
-const fn fma(n: u32) -> Tiles {
-    Tiles { kind: Kind::Fma, rows: n, cols: n, waves: (1, 1), stages: 1, apart: false }
-}
-
-/// Tiles and their speed on a full device, as a share of the fastest of their kind (H100, 4096³,
-/// 2026-11-27: 726, 648, 273, 217 TFLOP/s of halves; 42, 32 of f32; the others are estimates).
-const MAPS: &[(Tiles, u64)] = &[(wgmma(256, 4), 100), (wgmma(128, 6), 89), (wgmma(64, 8), 70)];
-/// With functions of many operations after the product, which a group computes while the other
-/// multiplies.
-const APART: &[(Tiles, u64)] =
-    &[(Tiles { apart: true, ..wgmma(128, 6) }, 100), (wgmma(128, 6), 80), (wgmma(64, 8), 65)];
-const AHEAD: &[(Tiles, u64)] =
-    &[(mma(128, 128, (2, 4), 3), 37), (mma(64, 128, (2, 4), 3), 33), (mma(64, 64, (2, 2), 3), 30)];
-const UNITS: &[(Tiles, u64)] = &[(mma(64, 64, (2, 2), 2), 100)];
-const WIDE: &[(Tiles, u64)] = &[(fma(64), 100)];
-const PLAIN: &[(Tiles, u64)] = &[(fma(128), 100), (fma(64), 76), (fma(32), 45)];
-
-/// The tiles that take the least time: rounds of blocks on all compute units, times their size.
-fn tiles(c: &Contraction, program: &Program, target: &Target, units: usize) -> Tiles {
-    let maps: &[(Tiles, u64)] = match has_maps(c, target) {
-        true if longest(program) > Work::Short => APART,
-        true => MAPS,
-        false => &[],
-    };
-    let list = match has_units(target, c.dtype) {
-        true if copies_ahead(target) => AHEAD,
-        true => UNITS,
-        false if c.dtype == DType::F64 => WIDE,
-        false => PLAIN,
-    };
-    let time = |(t, speed): &&(Tiles, u64)| {
-        let rounds = t.blocks(c).div_ceil(units.max(1)) as u64;
-        rounds.saturating_mul(u64::from(t.rows * t.cols) * 1000) / speed
-    };
-    maps.iter().chain(list).min_by_key(time).map_or(fma(32), |(t, _)| *t)
-}
-
-/// Whether the copy engine of sm_90a can bring both operands.
-fn has_maps(c: &Contraction, target: &Target) -> bool {
-    let map = |o: &Operand, own: &[usize]| {
-        let strides = [&o.batch[..], &o.own, &o.depth];
-        matches!(
-            lie(o, own, &c.depth, c.dtype, wgmma(128, 6)),
-            OperandLayout::Depths | OperandLayout::Rows
-        ) && strides.iter().all(|s| s.len() <= 1)
-            && strides.iter().all(|s| s.iter().all(|s| (0..1 << 38).contains(s)))
-            && [&o.own, &o.depth].iter().all(|s| !s.contains(&0))
-    };
-    target.arch().matrix == MatrixUnit::Wgmma
-        && has_units(target, c.dtype)
-        && map(&c.left, &c.rows)
-        && map(&c.right, &c.cols)
-        && numel(&c.depth) >= 64
-}
-
-/// The description of an operand for the copy engine, of which a box has `tile` rows.
-fn matrices(
-    o: &Operand,
-    own: &[usize],
-    c: &Contraction,
-    lie: OperandLayout,
-    tile: u32,
-) -> Matrices {
-    let first = |list: &[i64]| list.first().map_or(0, |s| s.unsigned_abs());
-    let (across, deep) = (numel(own) as u64, numel(&c.depth) as u64);
-    let step = first(&o.batch);
-    let (width, rows, row, tile) = match lie {
-        OperandLayout::Rows => (across, deep, first(&o.depth), 64),
-        _ => (deep, across, first(&o.own), tile),
-    };
-    // A matrix of one row, or one matrix, has no distance to the next.
-    let bytes = |step: u64, count: u64| if count > 1 { step * 2 } else { 16 };
-    let count = if step == 0 { 1 } else { numel(&c.batch) as u64 };
-    let (row_bytes, matrix_bytes) = (bytes(row, rows), bytes(step, count));
-    Matrices { width, rows, count, row_bytes, matrix_bytes, tile }
-}
-
-/// How an operand lies. `own` are the sizes of its rows or columns.
-fn lie(o: &Operand, own: &[usize], depth: &[usize], dtype: DType, tiles: Tiles) -> OperandLayout {
-    let wide = 16 / dtype.size() as i64;
-    let vectors = tiles.kind != Kind::Fma || dtype == DType::F32;
-    let aligned = |list: &[i64]| list.iter().all(|s| s % wide == 0);
-    let base = match &o.buffer.store {
-        Store::Gpu(_, memory) => memory.address() % 16 == 0,
-        Store::Host(_) => true,
-    };
-    let whole = base && o.buffer.offset % wide == 0 && aligned(&o.batch);
-    // The copy engine leaves out what is behind the end.
-    let whole_runs = |n: usize| tiles.kind == Kind::Wgmma || n as i64 % wide == 0;
-    // Neighbours in the last axis, in whole vectors; other axes start at vectors.
-    let runs = |sizes: &[usize], strides: &[i64]| match (sizes, strides) {
-        ([n], [1]) => whole_runs(*n),
-        ([.., n], [rest @ .., 1]) => *n as i64 % wide == 0 && aligned(rest),
-        _ => false,
-    };
-    if vectors && whole && runs(depth, &o.depth) && aligned(&o.own) {
-        return OperandLayout::Depths;
-    }
-    if vectors && whole && runs(own, &o.own) && aligned(&o.depth) {
-        return OperandLayout::Rows;
-    }
-    // Neighbours along the depth, at least a sector of 32 bytes of them.
-    match (depth.last(), o.depth.last(), o.own.last()) {
-        (Some(16..), Some(1), last) if last != Some(&1) => OperandLayout::Along,
-        _ => OperandLayout::Across,
-    }
-}
 
 impl Writer<'_> {
     /// `STEP i64 NAME(…, u32 rest)`: the sum of the digits of `rest`, the last axis first, times
@@ -362,7 +173,7 @@ pub(super) fn source(entry: &str, text: &str) -> Source {
 }
 
 /// The engine's compile job of a product.
-fn job(text: &str, t: Tiles, target: &Target) -> Job {
+pub(super) fn job(text: &str, t: Tiles, target: &Target) -> Job {
     let wave = target.default_wave();
     let source = source("product", text);
     let mut constants = Constants::new().set("KJ_BLOCK", t.block(wave));
@@ -392,6 +203,44 @@ pub(super) fn product_job(c: &Contraction, program: Option<&Program>, target: &T
     job(&render(c, program, t, 1).text, t, target)
 }
 
+/// A product that is ready to be launched: its kernel, and the numbers of its launch.
+#[derive(Clone)]
+pub(super) struct PreparedProduct {
+    kernel: Kernel,
+    tiles: Tiles,
+    blocks: usize,
+    numbers: Vec<i64>,
+    /// Numbers that are constants of the program: number, step.
+    constants: Vec<(usize, usize)>,
+    /// Whether it reports wrong indices.
+    looks_up: bool,
+}
+
+/// What a prepared product depends on: everything but the memory and the program's constants.
+fn key(c: &Contraction, program: &Program) -> Box<[u64]> {
+    let mut words = Words::default();
+    (crate::tuning::generation(), c.dtype, &c.batch, &c.rows, &c.cols, &c.depth).hash(&mut words);
+    for o in [&c.left, &c.right] {
+        (odd(&o.buffer), o.buffer.offset, &o.batch, &o.own, &o.depth).hash(&mut words);
+    }
+    (&program.shape, program.out, &program.maps).hash(&mut words);
+    for step in &program.steps {
+        match step.instr {
+            Instr::Constant(_) => (Instr::Constant(0), step.dtype).hash(&mut words),
+            _ => step.hash(&mut words),
+        }
+    }
+    for leaf in &program.leaves {
+        (leaf.dtype, odd(&leaf.buffer)).hash(&mut words);
+    }
+    words.0.into_boxed_slice()
+}
+
+/// Whether a buffer's memory starts at an odd place: memory of another library.
+fn odd(buffer: &Buffer) -> bool {
+    matches!(&buffer.store, Store::Gpu(_, memory) if !memory.address().is_multiple_of(16))
+}
+
 impl Gpu {
     /// Computes a contraction and, with a program, element-wise operations on its result, which the
     /// program's `Given(0)` is.
@@ -402,27 +251,76 @@ impl Gpu {
         shape: &[usize],
     ) -> Result<Buffer> {
         let elements = numel(shape);
-        let own = plain(c.dtype, elements);
-        let program = program.unwrap_or(&own);
+        let own = program.is_none().then(|| plain(c.dtype, elements));
+        let Some(program) = program.or(own.as_ref()) else {
+            return Err(Error::Inside("a product without a program"));
+        };
+        let words = key(c, program);
+        let products = || self.products.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = products().get(&words).cloned();
         for (n, what) in [(&c.rows, "rows"), (&c.cols, "columns"), (&c.depth, "products")] {
             if numel(n) >= 1 << 31 {
                 let why = format!("{} {what} are more than one launch takes", numel(n));
                 return Err(Error::value("matmul", why));
             }
         }
-        let target = self.device.target().clone();
-        let units = self.device.info().units as usize;
-        let copy = self.pitched(c, &target)?;
-        let c = copy.as_ref().unwrap_or(c);
-        let t = tiles(c, program, &target, units);
-        let blocks = match t.kind {
-            Kind::Wgmma => t.blocks(c).min(units.max(1)),
-            _ => t.blocks(c),
-        };
-        let mut rendered = render(c, program, t, blocks);
-        let kernel = self.kernel("product", &rendered.text, |text| job(text, t, &target))?;
         let to = self.memory(elements * program.dtype().size())?;
-        let mut args = vec![Arg::from(&to)];
+        if let Some(prepared) = known {
+            self.launch_product(&prepared, c, program, &to)?;
+        } else {
+            let copy = self.pitched(c, self.device.target())?;
+            let whole = copy.as_ref().unwrap_or(c);
+            let tiles = self.chosen(whole, program, &to)?;
+            let prepared = Arc::new(self.prepare_product(whole, program, tiles)?);
+            self.launch_product(&prepared, whole, program, &to)?;
+            // Copies have other strides, and the time of such products is not the host's.
+            if copy.is_none() {
+                let mut products = products();
+                if products.len() >= MOST_PREPARED {
+                    products.clear();
+                }
+                products.insert(words, prepared);
+            }
+        }
+        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
+    }
+
+    /// The text of a product's kernel with some tiles.
+    pub(super) fn product_text(&self, c: &Contraction, program: &Program, tiles: Tiles) -> String {
+        render(c, program, tiles, 1).text
+    }
+
+    /// Renders, compiles and loads a product's kernel.
+    pub(super) fn prepare_product(
+        &self,
+        c: &Contraction,
+        program: &Program,
+        tiles: Tiles,
+    ) -> Result<PreparedProduct> {
+        let target = self.device.target();
+        let units = self.device.info().units as usize;
+        let blocks = match tiles.kind {
+            Kind::Wgmma => tiles.blocks(c).min(units.max(1)),
+            _ => tiles.blocks(c),
+        };
+        let mut rendered = render(c, program, tiles, blocks);
+        let kernel = self.kernel("product", &rendered.text, |text| job(text, tiles, target))?;
+        let looks_up = self.lookups(&mut rendered)?.is_some();
+        let Rendered { numbers, constants, .. } = rendered;
+        Ok(PreparedProduct { kernel, tiles, blocks, numbers, constants, looks_up })
+    }
+
+    /// Launches a prepared product, whose results go to `to`.
+    pub(super) fn launch_product(
+        &self,
+        prepared: &PreparedProduct,
+        c: &Contraction,
+        program: &Program,
+        to: &DeviceBuffer<u8>,
+    ) -> Result<()> {
+        let t = prepared.tiles;
+        let mut args = Vec::with_capacity(6 + program.leaves.len());
+        args.push(Arg::from(to));
         for operand in [&c.left, &c.right] {
             args.push(Arg::from(self.own_memory(&operand.buffer)?));
         }
@@ -434,14 +332,26 @@ impl Gpu {
             _ => Vec::new(),
         };
         args.extend(maps.iter().map(|m| Arg::Bytes(m.bytes())));
-        args.extend(self.lookups(&mut rendered)?.map(Arg::from));
+        if prepared.looks_up {
+            args.push(Arg::from(self.wrong_indices()?));
+        }
         for leaf in &program.leaves {
             args.push(Arg::from(self.own_memory(&leaf.buffer)?));
         }
-        let threads = t.block(target.default_wave());
-        let grid = Grid { blocks, threads, shared: t.shared() };
-        self.send(&kernel, grid, &rendered.numbers, &args)?;
-        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
+        let threads = t.block(self.device.target().default_wave());
+        let grid = Grid { blocks: prepared.blocks, threads, shared: t.shared() };
+        if prepared.constants.is_empty() {
+            return self.send(&prepared.kernel, grid, &prepared.numbers, &args);
+        }
+        let mut numbers = prepared.numbers.clone();
+        for (number, reg) in &prepared.constants {
+            if let (Some(n), Some(Step { instr: Instr::Constant(bits), .. })) =
+                (numbers.get_mut(*number), program.steps.get(*reg))
+            {
+                *n = *bits as i64;
+            }
+        }
+        self.send(&prepared.kernel, grid, &numbers, &args)
     }
 
     /// A large product of halves whose rows start at odd places, with copies of such operands whose

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _device, _memory
+from .. import _device, _memory, tuning
 
 
 def is_available() -> bool:
@@ -40,3 +40,8 @@ def get_pinned_pool(index: int = 0) -> _memory.PinnedPool:
 def warmup_memory_pool(batch_size: int, model_size: Any, index: int = 0) -> None:
     """Allocates blocks of an NVIDIA GPU, as ``kjit.warmup_memory_pool``."""
     _memory.warmup_memory_pool(batch_size, model_size, f"cuda:{index}")
+
+
+def get_tuning_cache() -> tuning.TuningCache:
+    """The verdicts of tuning on NVIDIA GPUs."""
+    return tuning.TuningCache("sm_")

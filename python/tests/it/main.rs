@@ -20,6 +20,11 @@ fn operations_match_torch_goldens() {
 }
 
 #[test]
+fn imported_names_work() {
+    run("imported_names_work", "tests/test_names.py", &[]);
+}
+
+#[test]
 fn models_generate_text() {
     run("models_generate_text", "tests/test_model.py", &[]);
 }
