@@ -3,7 +3,8 @@
 
 use crate::NonExhaustive;
 use crate::prompt_lookup::{self, Drafts};
-use crate::session::{DecodeControl, SequenceId, Session, SessionError, Want, Work};
+use crate::serve::Constraint;
+use crate::session::{DecodeControl, SequenceId, Session, SessionError, StepOutput, Want, Work};
 use crate::stop::StopWatcher;
 use crate::tokenizer::Tokenizer;
 use std::ops::ControlFlow;
@@ -43,6 +44,18 @@ pub struct Answer {
     pub drafts: Drafts,
 }
 
+/// Why a constrained answer failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// An error of the session.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The constraint cannot continue: the reason, in one line.
+    #[error("the answer cannot follow its grammar: {0}")]
+    Constraint(String),
+}
+
 /// Generates an answer with the sampler of the sequence. `on_text` gets each piece of text when it
 /// cannot be the start of a stop string; `Break` interrupts. `interrupted` is called at every token
 /// and between the pieces of a long prompt.
@@ -57,6 +70,86 @@ pub fn generate(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Answer, SessionError> {
+    let mut decode = |session: &mut Session, rest: &[u32], sink: Sink<'_>| match request.lookup {
+        true => {
+            let text = request.prompt.to_vec();
+            let drafts = prompt_lookup::decode(session, sequence, text, rest.len(), sink)?;
+            Ok((drafts, false))
+        }
+        false => {
+            session.decode(&[(sequence, rest)], &mut |_, id| sink(id))?;
+            Ok((Drafts::default(), false))
+        }
+    };
+    generate_by(session, sequence, tokenizer, request, on_text, interrupted, &mut decode)
+}
+
+/// Like [`generate`], but the constraint decides which tokens are allowed. The answer also ends
+/// when the constraint is complete, with [`StopReason::EndOfGeneration`]. The constraint has
+/// accepted all tokens of the answer, so an answer that was cut can be continued with it. No tokens
+/// are drafted.
+///
+/// # Errors
+/// An error of the session, or of the constraint. `on_text` has received the text that was
+/// generated before.
+pub fn generate_constrained(
+    session: &mut Session,
+    sequence: SequenceId,
+    tokenizer: &Tokenizer,
+    request: &Request,
+    constraint: &mut dyn Constraint,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Answer, GenerateError> {
+    let mut decode = |session: &mut Session, rest: &[u32], sink: Sink<'_>| {
+        let done = decode_constrained(session, sequence, rest, constraint, sink);
+        session.sampler(sequence)?.set_mask(None);
+        Ok((Drafts::default(), done?))
+    };
+    generate_by(session, sequence, tokenizer, request, on_text, interrupted, &mut decode)
+}
+
+/// Receives each chosen token, and decides whether decoding continues.
+type Sink<'a> = &'a mut dyn FnMut(u32) -> DecodeControl;
+/// Feeds the rest of a prompt and decodes. Returns whether a constraint ended the answer.
+type Decode<'a, E> = &'a mut dyn FnMut(&mut Session, &[u32], Sink<'_>) -> Result<(Drafts, bool), E>;
+
+/// Decodes with a constraint. Returns whether the constraint is complete.
+fn decode_constrained(
+    session: &mut Session,
+    sequence: SequenceId,
+    rest: &[u32],
+    constraint: &mut dyn Constraint,
+    sink: Sink<'_>,
+) -> Result<bool, GenerateError> {
+    let mut tokens = rest.to_vec();
+    loop {
+        let mask = constraint.allowed().map_err(GenerateError::Constraint)?;
+        session.sampler(sequence)?.set_mask(Some(mask));
+        let work = [Work { sequence, tokens: &tokens, want: Want::Choose }];
+        let Some(StepOutput::Token(id)) = session.step(&work)?.pop() else {
+            return Err(SessionError::NoTokens.into());
+        };
+        let complete = constraint.accept(id).map_err(GenerateError::Constraint)?;
+        let control = sink(id);
+        if complete || control != DecodeControl::Go || session.len(sequence)? >= session.context() {
+            return Ok(complete);
+        }
+        tokens.clear();
+        tokens.push(id);
+    }
+}
+
+/// Generates an answer with this way of decoding.
+fn generate_by<E: From<SessionError>>(
+    session: &mut Session,
+    sequence: SequenceId,
+    tokenizer: &Tokenizer,
+    request: &Request,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    interrupted: &dyn Fn() -> bool,
+    decode: Decode<'_, E>,
+) -> Result<Answer, E> {
     let start = Instant::now();
     let mut first = None;
     let mut ids = vec![];
@@ -102,20 +195,11 @@ pub fn generate(
             None => DecodeControl::Go,
         }
     };
-    let mut drafts = Drafts::default();
-    match request.lookup {
-        true => {
-            drafts = prompt_lookup::decode(
-                session,
-                sequence,
-                request.prompt.to_vec(),
-                prompt.len(),
-                &mut sink,
-            )?
-        }
-        false => session.decode(&[(sequence, prompt)], &mut |_, id| sink(id))?,
-    }
+    let (drafts, complete) = decode(session, prompt, &mut sink)?;
     let end = Instant::now();
+    if complete && matches!(reason, StopReason::Length | StopReason::ContextFull) {
+        reason = StopReason::EndOfGeneration;
+    }
     // Text that was held back was not the start of a stop string.
     match reason {
         StopReason::StopText => {}

@@ -17,6 +17,7 @@ mod args;
 mod columns;
 mod commands;
 mod engine;
+mod grammar;
 mod help;
 mod input;
 mod interrupt;

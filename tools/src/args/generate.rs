@@ -58,6 +58,8 @@ pub struct Run {
     #[arg(long, value_name = "FILE", requires = "mmproj", conflicts_with = "raw")]
     pub image: Vec<PathBuf>,
     #[command(flatten)]
+    pub grammar: Grammar,
+    #[command(flatten)]
     pub setup: Setup,
     #[command(flatten)]
     pub sampling: Sampling,
@@ -70,6 +72,26 @@ pub struct Run {
     /// Print one JSON document on stdout after generation
     #[arg(long)]
     pub json: bool,
+}
+
+/// Constraints on the answer.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct Grammar {
+    /// Grammar that the answer follows, in llama.cpp's GBNF: its first rule is root. A reasoning
+    /// model reasons first. Tokens are not drafted
+    #[arg(long, value_name = "GBNF", allow_hyphen_values = true)]
+    pub grammar: Option<String>,
+    /// File with a grammar, as with --grammar
+    #[arg(long, value_name = "FILE")]
+    pub grammar_file: Option<PathBuf>,
+    /// JSON schema that the answer follows: its text, which begins with {, or a file. The model
+    /// does not see the schema
+    #[arg(short = 'j', long, value_name = "JSON|FILE")]
+    pub json_schema: Option<String>,
+    /// File with a JSON schema, as with --json-schema
+    #[arg(long, value_name = "FILE")]
+    pub json_schema_file: Option<PathBuf>,
 }
 
 /// `kjit embed`.

@@ -13,7 +13,7 @@ mod values;
 
 pub use cache::{Cache, CacheFilter};
 pub use files::{Dequant, Detokenize, Inspect, Merge, MergeType, Pull, Rm, Template, Tokenize};
-pub use generate::{Embed, Logits, Perplexity, Run};
+pub use generate::{Embed, Grammar, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Probe, Warm};
 pub use quantize::{Imatrix, Quantize};
 pub use serve::Serve;

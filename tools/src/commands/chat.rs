@@ -6,14 +6,16 @@ mod printer;
 use super::statistics::statistics;
 use crate::args::{self, Shared};
 use crate::columns;
+use crate::grammar::AnswerGrammar;
 use crate::interrupt::Interrupt;
 use crate::report::say;
 use editor::Input;
 use editor::QUOTES;
 use kjit_model::Model;
 use kjit_model::chat::{ChatTemplate, Message};
+use kjit_model::constrain::Grammar;
 use kjit_model::conversation::{CachedTokens, forget_oldest};
-use kjit_model::generate::{Answer, Request, StopReason, generate};
+use kjit_model::generate::{Answer, Request, StopReason, generate, generate_constrained};
 use kjit_model::session::{SequenceId, SessionError};
 use printer::Printer;
 use std::io;
@@ -59,6 +61,7 @@ pub fn chat(
     shared: &Shared,
     model: Model,
     sequence: SequenceId,
+    grammar: Option<AnswerGrammar>,
 ) -> anyhow::Result<ExitCode> {
     if args.raw {
         anyhow::bail!("--raw needs a prompt: a chat goes through the model's template");
@@ -71,6 +74,8 @@ pub fn chat(
         model,
         sequence,
         template,
+        grammar,
+        constraint: None,
         history: opening.clone(),
         opening,
         seen: CachedTokens::default(),
@@ -103,6 +108,10 @@ struct Chat<'a> {
     model: Model,
     sequence: SequenceId,
     template: ChatTemplate,
+    /// The grammar of all answers.
+    grammar: Option<AnswerGrammar>,
+    /// The constraint of the last answer. It has accepted the answer's tokens.
+    constraint: Option<Box<Grammar>>,
     /// Messages at the start of every conversation.
     opening: Vec<Message>,
     history: Vec<Message>,
@@ -172,6 +181,11 @@ impl Chat<'_> {
             self.history.pop();
             return Ok(());
         }
+        if let Some(grammar) = &mut self.grammar {
+            let prompt = self.template.render(&self.history, true)?;
+            let form = self.template.form();
+            self.constraint = Some(grammar.constraint(&self.model, Some((form, &prompt)))?);
+        }
         let answer = self.answer(&ids)?;
         self.history.push(Message::new("assistant", answer));
         Ok(())
@@ -183,23 +197,25 @@ impl Chat<'_> {
         self.interrupt.forget();
         let mut printer = Printer::new(io::stdout().lock(), columns::width(), columns::styled());
         let interrupt = &self.interrupt;
-        let answer = generate(
-            &mut self.model.session,
-            self.sequence,
-            &self.model.tokenizer,
-            &Request {
-                prompt: rest,
-                max_tokens: self.args.tokens,
-                stop: &self.args.stop,
-                lookup: self.args.lookup.is_on(),
-                ..Request::default()
-            },
-            &mut |text| match printer.push(text) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            },
-            &|| interrupt.came(),
-        )?;
+        let (session, tokenizer) = (&mut self.model.session, &self.model.tokenizer);
+        let request = Request {
+            prompt: rest,
+            max_tokens: self.args.tokens,
+            stop: &self.args.stop,
+            lookup: self.args.lookup.is_on(),
+            ..Request::default()
+        };
+        let mut show = |text: &str| match printer.push(text) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        let (sequence, stop) = (self.sequence, || interrupt.came());
+        let answer = match self.constraint.as_deref_mut() {
+            None => generate(session, sequence, tokenizer, &request, &mut show, &stop)?,
+            Some(constraint) => generate_constrained(
+                session, sequence, tokenizer, &request, constraint, &mut show, &stop,
+            )?,
+        };
         printer.finish()?;
         drop(printer);
         self.seen.generated(&self.model.session, self.sequence, &answer.ids)?;

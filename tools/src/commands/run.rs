@@ -2,6 +2,7 @@
 
 use super::statistics::{early_of, prompt_rate, rate, statistics, told};
 use crate::args::{self, Sampling, Shared};
+use crate::grammar::AnswerForm;
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::load::{LoadOptions, open_one, weights};
@@ -10,8 +11,8 @@ use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
 use kjit_engine::Trace;
 use kjit_model::Model;
-use kjit_model::chat::Message;
-use kjit_model::generate::{Answer, Request, StopReason, generate};
+use kjit_model::chat::{Form, Message};
+use kjit_model::generate::{Answer, Request, StopReason, generate, generate_constrained};
 use kjit_model::gpu::BackgroundCompiling;
 use kjit_model::host::peak_memory;
 use kjit_model::images::{ImagePrompt, Images, PromptImage, marker};
@@ -36,6 +37,8 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if prompt.is_none() && args.mmproj.is_some() {
         bail!("--mmproj holds no chat: give a prompt with -p or -f");
     }
+    let form = AnswerForm::read(&args.grammar)?;
+    let form_text = form.as_ref().map(AnswerForm::text);
     // --seed and --temp 0 promise the same tokens each time, so kernels must not change during
     // generation.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
@@ -52,16 +55,27 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
     let sampling = Sampling { seed: args.sampling.seed.or(seed), ..args.sampling.clone() };
     *model.session.sampler(sequence)? = sampler(&sampling, &model.tokenizer);
+    let mut grammar = match form {
+        Some(form) => Some(form.open(&model, shared.quiet)?),
+        None => None,
+    };
     let Some(prompt) = prompt else {
-        return super::chat::chat(args, shared, model, sequence);
+        return super::chat::chat(args, shared, model, sequence, grammar);
     };
     let interrupt = Interrupt::watch();
     let images = match &args.mmproj {
         Some(file) => Some(open_images(file, &mut model, shared)?),
         None => None,
     };
-    let shown = prompt_ids(args, &model, &prompt, images.as_ref())?;
+    let (shown, rendered) = prompt_ids(args, &model, &prompt, images.as_ref())?;
     let ids = &shown.ids;
+    let mut constraint = match &mut grammar {
+        Some(grammar) => {
+            let prompt = rendered.as_ref().map(|(form, text)| (*form, text.as_str()));
+            Some(grammar.constraint(&model, prompt)?)
+        }
+        None => None,
+    };
     let mut stdout = answers();
     let mut broken = None;
     let span = trace.as_ref().map(|t| t.span("host", "generate"));
@@ -86,11 +100,18 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
             ..Request::default()
         };
         if let Some(gpu) = model.session.gpu() {
-            gpu.given_besides(&(args.tokens, &args.stop));
+            gpu.given_besides(&(args.tokens, &args.stop, &form_text));
         }
         let stop = || interrupt.came();
-        let answer =
-            generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop);
+        let (session, tokenizer) = (&mut model.session, &model.tokenizer);
+        let answer: anyhow::Result<Answer> = match constraint.as_deref_mut() {
+            None => generate(session, sequence, tokenizer, &request, &mut show, &stop)
+                .map_err(Into::into),
+            Some(constraint) => generate_constrained(
+                session, sequence, tokenizer, &request, constraint, &mut show, &stop,
+            )
+            .map_err(Into::into),
+        };
         // Ctrl-C reaches all ranks. A rank that is one token behind fails, because the others have
         // ended.
         if answer.is_err() && stop() && args.setup.options().split == Split::Ranks {
@@ -197,14 +218,14 @@ fn open_images(file: &Path, model: &mut Model, shared: &Shared) -> anyhow::Resul
     Images::open(file, &mut model.session, threads).context("--mmproj")
 }
 
-/// Tokens of the prompt, with the chat template unless `--raw` is given. Images stand before the
-/// text.
+/// Tokens of the prompt, with the chat template unless `--raw` is given, and the rendered text with
+/// the format of its answer. Images stand before the text.
 fn prompt_ids(
     args: &args::Run,
     model: &Model,
     prompt: &str,
     images: Option<&Images>,
-) -> anyhow::Result<ImagePrompt> {
+) -> anyhow::Result<(ImagePrompt, Option<(Form, String)>)> {
     let empty = "the prompt is empty: give -p TEXT or -f FILE, or pipe one";
     if !args.raw && prompt.trim().is_empty() {
         // With a template around an empty prompt, the model would answer a question that was not
@@ -216,7 +237,7 @@ fn prompt_ids(
         let file = std::fs::read(path).with_context(|| format!("--image {}", path.display()))?;
         files.push((marker(), file));
     }
-    let mut shown = ImagePrompt::default();
+    let (mut shown, mut text) = (ImagePrompt::default(), None);
     shown.ids = if args.raw {
         model.tokenizer.encode(prompt.as_bytes(), EncodeOptions::RAW_PROMPT)
     } else {
@@ -227,19 +248,19 @@ fn prompt_ids(
         let markers: String = files.iter().map(|(marker, _)| marker.as_str()).collect();
         messages.push(Message::new("user", format!("{markers}{prompt}")));
         let rendered = template.render(&messages, true)?;
+        let rendered = &text.insert((template.form(), rendered)).1;
         match images.filter(|_| !files.is_empty()) {
-            None => model.tokenizer.encode_chat(&rendered),
+            None => model.tokenizer.encode_chat(rendered),
             Some(images) => {
                 let all =
                     files.iter().map(|(marker, file)| PromptImage { marker, file, owner: [0; 32] });
-                shown =
-                    images.prompt(&rendered, &all.collect::<Vec<_>>(), &mut |text, first| {
-                        let limit = Limit::default();
-                        anyhow::Ok(match first {
-                            true => model.tokenizer.encode_chat_within(text, &limit)?,
-                            false => model.tokenizer.encode_chat_rest_within(text, &limit)?,
-                        })
-                    })?;
+                shown = images.prompt(rendered, &all.collect::<Vec<_>>(), &mut |text, first| {
+                    let limit = Limit::default();
+                    anyhow::Ok(match first {
+                        true => model.tokenizer.encode_chat_within(text, &limit)?,
+                        false => model.tokenizer.encode_chat_rest_within(text, &limit)?,
+                    })
+                })?;
                 std::mem::take(&mut shown.ids)
             }
         }
@@ -251,7 +272,7 @@ fn prompt_ids(
     if shown.ids.len() > context {
         return Err(SessionError::Context { tokens: shown.ids.len(), context }.into());
     }
-    Ok(shown)
+    Ok((shown, text))
 }
 
 /// The sampler for these flags.

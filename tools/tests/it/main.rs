@@ -15,6 +15,7 @@ mod embed;
 mod first_run;
 mod first_token;
 mod folder;
+mod grammar;
 mod habits;
 mod hub;
 mod interrupted;
