@@ -24,6 +24,7 @@
 //! | `counts`, `metrics`, `vllm_metrics`, `process` | counters; metrics: kjit's, vLLM's, process |
 //! | `status`, `page`, `health` | state, the chat page, readiness and draining |
 //! | `running` | the servers of a user, for `kjit ps` |
+//! | `kv_events` | cached blocks, published over ZeroMQ for routers |
 //! | `in_process` | a server without sockets, for tests |
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
@@ -64,6 +65,7 @@ mod hive;
 mod images;
 mod in_process;
 mod keys;
+mod kv_events;
 mod listen;
 mod llama;
 mod loaded;
@@ -97,6 +99,7 @@ mod vllm_metrics;
 pub use hive::Hive;
 pub use in_process::InProcessServer;
 pub use keys::{Keys, Origins, origin};
+pub use kv_events::{Endpoint, KvEvents};
 pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Served, Worker};
 pub use running::{Running, running};

@@ -116,6 +116,10 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let listen = |source| ServeError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let here = listener.local_addr().map_err(listen)?;
+    if let Some(events) = &options.kv_events {
+        let listen = |(address, source)| ServeError::Listen { address, source };
+        events.begin(options.say).await.map_err(listen)?;
+    }
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let service = Arc::new(Service::new(options));

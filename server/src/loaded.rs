@@ -170,6 +170,10 @@ impl Loaded {
             held_tokens,
             reopen: Some(again(options, served, &device.label, others, table)),
             saved_pages,
+            block_events: options
+                .kv_events
+                .as_ref()
+                .map(|events| events.sink(if device.is_gpu() { "GPU" } else { "CPU" })),
             ..SchedulerOptions::default()
         };
         let scheduler =

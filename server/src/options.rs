@@ -3,6 +3,7 @@
 use crate::adapters::AdapterStore;
 use crate::hive::Hive;
 use crate::keys::{Keys, Origins};
+use crate::kv_events::KvEvents;
 use crate::tls::Tls;
 use kjit_engine::Config;
 use kjit_model::session::{AdapterFile, LoadedAdapter, ScaledAdapter};
@@ -182,6 +183,8 @@ pub struct Options {
     /// Folder for keys and values of ended conversations, and its size limit in bytes. `None`: they
     /// are in memory only.
     pub saved_pages: Option<(PathBuf, u64)>,
+    /// Publishes the changes of cached blocks. For one model.
+    pub kv_events: Option<Arc<KvEvents>>,
     /// Maximum tokens of the reasoning, if a request does not set it. `None`: no limit.
     pub reasoning_budget: Option<usize>,
     /// Prints a log line of the server.
@@ -275,6 +278,7 @@ impl Options {
             worker: None,
             sockets: vec![],
             saved_pages: None,
+            kv_events: None,
             reasoning_budget: None,
             say: |_| (),
             _more: NonExhaustive::default(),

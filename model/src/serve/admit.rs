@@ -228,7 +228,12 @@ impl Worker {
                 self.keep(owner, id, &tokens);
                 vec![id]
             }
-            Some(tokens) => self.kept.keep(owner, id, tokens),
+            Some(tokens) => {
+                if let Some(blocks) = &mut self.blocks {
+                    blocks.keep(owner, id, &tokens);
+                }
+                self.kept.keep(owner, id, tokens)
+            }
         };
         if let Some(session) = &mut self.session {
             // The slots are free even after an error.

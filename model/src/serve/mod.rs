@@ -18,6 +18,7 @@
 mod adapters;
 mod admit;
 mod batching;
+mod block_events;
 mod checkpoints;
 mod constrained;
 mod deliver_tokens;
@@ -41,6 +42,7 @@ mod step;
 mod waiting;
 mod worker;
 
+pub use block_events::{BlockEvent, BlockHash, BlockSink};
 pub use request::{
     Alternative, Constraint, Event, EventSink, Failure, Interrupt, Logprobs, Owner, Reason,
     Refused, Request, Stop, Usage,

@@ -6,6 +6,7 @@
 //! Recurrent states are not in pages. The tree has saved copies of them. Each copy was saved after
 //! a number of tokens and belongs to a node. A text starts from the last copy on its path.
 
+use super::block_events::{BlockEvent, BlockHash, BlockSink, StoredRun, publishable};
 use super::request::Owner;
 use super::retained::WORTH;
 use crate::gpu::PageCount;
@@ -24,6 +25,8 @@ struct Node {
     /// Saved recurrent states: the number of tokens of this page before them, and the slot of the
     /// copy.
     copy: Option<(usize, usize)>,
+    /// The hash of a whole page, if events are published.
+    block: Option<BlockHash>,
 }
 
 /// The parent of a node.
@@ -53,6 +56,8 @@ pub(super) struct Prefixes {
     /// Root nodes by owner.
     first: HashMap<Owner, Vec<usize>>,
     now: u64,
+    /// Receives the changes of whole pages.
+    pub events: Option<BlockSink>,
 }
 
 /// Changes of page references caused by adding a text.
@@ -65,6 +70,11 @@ pub(super) struct PageChanges {
 }
 
 impl Prefixes {
+    /// An empty cache that publishes the changes of whole pages.
+    pub fn publishing(events: Option<BlockSink>) -> Prefixes {
+        Prefixes { events, ..Prefixes::default() }
+    }
+
     /// The pages of all nodes.
     pub fn pages(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().flatten().map(|node| node.page)
@@ -172,6 +182,8 @@ impl Prefixes {
         self.now += 1;
         let mut done = PageChanges::default();
         let mut parent = Under::Owner(owner);
+        let events = self.events.clone();
+        let mut run = events.as_ref().map(|events| StoredRun::new(events, owner));
         for (chunk, &page) in tokens.chunks(PAGE).zip(pages) {
             let common = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, chunk));
             let like = self.children(parent).iter().copied().find(|at| {
@@ -198,6 +210,16 @@ impl Prefixes {
                 }
             };
             parent = Under::Node(at);
+            run = run.filter(|_| is_publishable(chunk));
+            if let (Some(run), Some(Some(node))) = (&mut run, self.nodes.get_mut(at)) {
+                match node.block {
+                    Some(block) => run.known(block),
+                    None => {
+                        let block = *node.block.insert(run.hash(chunk));
+                        run.stored(block, chunk);
+                    }
+                }
+            }
         }
         done
     }
@@ -221,11 +243,18 @@ impl Prefixes {
                 }
             }
         }
+        if let (Some(events), Some(block)) = (&self.events, node.block) {
+            events(BlockEvent::Removed { blocks: vec![block] });
+        }
         Some(node.page)
     }
 
+    /// Removes all pages, and tells it.
     pub fn clear(&mut self) {
-        *self = Prefixes::default();
+        if let Some(events) = &self.events {
+            events(BlockEvent::Cleared);
+        }
+        *self = Prefixes::publishing(self.events.take());
     }
 
     /// The nodes of the longest prefix of `tokens`, each matching at least `least` tokens, and the
@@ -255,6 +284,7 @@ impl Prefixes {
             children: vec![],
             used: self.now,
             copy: None,
+            block: None,
         };
         let at = match self.nodes.iter_mut().enumerate().find(|(_, place)| place.is_none()) {
             Some((at, place)) => {
@@ -292,6 +322,11 @@ impl Prefixes {
     }
 }
 
+/// Whether these tokens are a whole page without rows of images.
+fn is_publishable(chunk: &[u32]) -> bool {
+    publishable(chunk).next().is_some()
+}
+
 /// The length of the common prefix of two texts.
 fn common(a: &[u32], b: &[u32]) -> usize {
     super::retained::common(a, b)
@@ -299,6 +334,7 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::block_events::router::Router;
     use super::{CachedPrefix, Owner, PAGE, PageChanges, Prefixes};
 
     const ME: Owner = Owner([0; 32]);
@@ -431,6 +467,38 @@ mod tests {
             tree.find_copy(ME, &asked).map(|begun| (begun.pages, begun.len)),
             Some((vec![10, 12], PAGE + 20))
         );
+    }
+
+    #[test]
+    fn events_tell_which_whole_pages_are_cached() {
+        let router = Router::default();
+        let mut tree = Prefixes::publishing(Some(router.sink()));
+        let one = text(1, 2 * PAGE + 20);
+        tree.enter(ME, &one, &[10, 11, 12]);
+        assert_eq!(router.texts(), [&one[..PAGE], &one[..2 * PAGE]]);
+        // A fuller page replaces the last one, and another text branches off.
+        let longer = text(1, 3 * PAGE);
+        tree.enter(ME, &longer, &[10, 11, 13]);
+        let other = [&one[..PAGE + 60], &text(2, 2 * PAGE)].concat();
+        tree.enter(ME, &other, &[10, 30, 31, 32]);
+        tree.enter(Owner([7; 32]), &one, &[40, 41, 42]);
+        let mut wanted = vec![&one[..PAGE], &one[..PAGE], &one[..2 * PAGE], &one[..2 * PAGE]];
+        wanted.extend([&longer[..], &other[..2 * PAGE], &other[..3 * PAGE]]);
+        wanted.sort();
+        assert_eq!(router.texts(), wanted);
+        while tree.forget(|page| page != 31 && page < 40).is_some() {}
+        let mut wanted = vec![
+            &one[..PAGE],
+            &one[..PAGE],
+            &one[..2 * PAGE],
+            &other[..2 * PAGE],
+            &other[..3 * PAGE],
+        ];
+        wanted.sort();
+        assert_eq!(router.texts(), wanted);
+        tree.clear();
+        tree.enter(ME, &one[..PAGE], &[10]);
+        assert!(tree.events.is_some());
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl RetainedSequences {
         self.of(owner).map(|(_, one)| common(tokens, &one.tokens)).max().unwrap_or(0)
     }
 
+    /// Whether a sequence is retained.
+    pub fn has(&self, id: SequenceId) -> bool {
+        self.all.iter().any(|one| one.id == id)
+    }
+
     /// Removes a sequence from the retained ones. Returns `false` if it was not retained.
     pub fn take(&mut self, id: SequenceId) -> bool {
         let before = self.all.len();

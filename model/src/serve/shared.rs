@@ -2,6 +2,7 @@
 
 use super::Reopen;
 use super::SavedPages;
+use super::block_events::BlockSink;
 use super::request::{Failure, Refused};
 use super::running::ActiveRequest;
 use super::status::{State, Status};
@@ -43,6 +44,8 @@ pub struct SchedulerOptions {
     ///
     /// [`Session::page_format`]: crate::Session::page_format
     pub saved_pages: Option<SavedPages>,
+    /// Receives changes of the cached blocks.
+    pub block_events: Option<BlockSink>,
     #[doc(hidden)]
     pub _more: NonExhaustive,
 }
@@ -58,6 +61,7 @@ impl Default for SchedulerOptions {
             longest_mask: Duration::from_secs(10),
             reopen: None,
             saved_pages: None,
+            block_events: None,
             _more: NonExhaustive::default(),
         }
     }

@@ -4,6 +4,7 @@
 use super::Reopen;
 use super::SavedPages;
 use super::adapters::names;
+use super::block_events::SequenceBlocks;
 use super::held_tokens::held;
 use super::launched::{LaunchedStep, Leaving};
 use super::masks::Masks;
@@ -59,6 +60,8 @@ pub(super) struct Worker {
     pub kept: RetainedSequences,
     /// The prefix cache (with pages).
     pub prefixes: Prefixes,
+    /// The published blocks of retained sequences.
+    pub blocks: Option<SequenceBlocks>,
     /// The threads for constraints; `None` until a request has one.
     pub masks: Option<Masks>,
     /// Whether all running sequences wait for their constraints.
@@ -106,7 +109,8 @@ impl Worker {
             shared,
             running: vec![],
             kept: RetainedSequences::default(),
-            prefixes: Prefixes::default(),
+            prefixes: Prefixes::publishing(options.block_events.clone()),
+            blocks: options.block_events.map(SequenceBlocks::new),
             masks: None,
             stuck: false,
             step_time: Duration::from_millis(20),
@@ -150,8 +154,7 @@ impl Worker {
         }
         // Device memory is released first: a caller that waits for the end may need the memory.
         self.session = None;
-        self.kept.clear();
-        self.prefixes.clear();
+        self.forget_all();
         for r in std::mem::take(&mut self.running) {
             self.end(r.job, End::Failed(failure.clone()));
         }
@@ -251,8 +254,7 @@ impl Worker {
         // The session must release the device before it can be reopened.
         self.session = None;
         (self.launched, self.leaving) = (None, vec![]);
-        self.kept.clear();
-        self.prefixes.clear();
+        self.forget_all();
         // These threads have the constraints of failed requests.
         self.masks = None;
         self.seen.state = State::Reopening;
@@ -310,6 +312,13 @@ impl Worker {
         fault.and_then(|failure| self.fault(failure))
     }
 
+    /// Removes all cached texts.
+    fn forget_all(&mut self) {
+        self.kept.clear();
+        self.prefixes.clear();
+        self.blocks.iter_mut().for_each(SequenceBlocks::clear);
+    }
+
     /// Publishes the status.
     pub fn publish(&mut self) {
         // Pages that a running sequence also references are counted for the sequence.
@@ -337,6 +346,13 @@ impl Worker {
             }
             _ => kept_tokens + self.running.iter().map(|r| r.fed).sum::<usize>(),
         };
+        if let Some(blocks) = &mut self.blocks {
+            blocks.keep_only(|id| {
+                self.kept.has(id)
+                    || self.running.iter().any(|r| r.id == id)
+                    || self.leaving.iter().any(|leaving| leaving.id == id)
+            });
+        }
         self.shared.show(&self.seen, self.usual);
     }
 }

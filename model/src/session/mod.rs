@@ -40,6 +40,12 @@ pub struct SequenceId {
 }
 
 impl SequenceId {
+    /// An id that no session has.
+    #[cfg(test)]
+    pub(crate) fn for_tests(serial: u64) -> SequenceId {
+        SequenceId { slot: 0, serial }
+    }
+
     /// The slot, below [`Session::sequences`].
     pub fn slot(self) -> usize {
         self.slot

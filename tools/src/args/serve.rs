@@ -4,8 +4,9 @@ use super::values::Size;
 use super::{Setup, Switch, positive};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};
-use kjit_server::{Hive, origin};
+use kjit_server::{Endpoint, Hive, KvEvents, origin};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Default of --idle-unload with several models.
@@ -141,6 +142,17 @@ pub struct Serve {
     /// reasoning (default: no limit)
     #[arg(long, value_name = "N")]
     pub reasoning_budget: Option<usize>,
+    /// Publish which blocks of keys and values are cached, as vLLM does (ZeroMQ PUB), for routers:
+    /// `tcp://ADDRESS:PORT`. Everyone who can reach the address reads the token ids of all prompts.
+    /// For one model only
+    #[arg(long, value_name = "ENDPOINT")]
+    pub kv_events: Option<Endpoint>,
+    /// Repeat missed batches of --kv-events on this address (ZeroMQ ROUTER)
+    #[arg(long, value_name = "ENDPOINT", requires = "kv_events")]
+    pub kv_events_replay: Option<Endpoint>,
+    /// Topic of --kv-events
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "kv_events")]
+    pub kv_events_topic: String,
     /// Chat template (Jinja) that replaces the model's. For one model only
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
@@ -174,6 +186,12 @@ impl Serve {
     /// Folder for keys and values, and its size limit in bytes.
     pub fn saved_pages(&self) -> Option<(PathBuf, u64)> {
         self.slot_save_path.clone().map(|path| (path, self.slot_save_size.0))
+    }
+
+    /// The publisher of KV events.
+    pub fn kv_events(&self) -> Option<Arc<KvEvents>> {
+        let (replay, topic) = (self.kv_events_replay, self.kv_events_topic.clone());
+        self.kv_events.map(|endpoint| Arc::new(KvEvents::new(endpoint, replay, topic)))
     }
 
     /// Time without a request until a model is unloaded. `None`: never.

@@ -97,6 +97,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         worker: worker(args),
         sockets: super::ps::folders(),
         saved_pages: args.saved_pages(),
+        kv_events: args.kv_events(),
         reasoning_budget: args.reasoning_budget,
         say: if shared.quiet { |_| () } else { |line| say(line) },
         ..Options::new(served(args, &paths, &open)?)
@@ -150,6 +151,9 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
     }
     if !args.setup.lora.is_empty() || args.max_loras.is_some() {
         bail!("--lora and --max-loras are for one model: {models} are given");
+    }
+    if args.kv_events.is_some() {
+        bail!("--kv-events is for one model: {models} are given");
     }
     if args.template.is_some() {
         bail!("--template is for one model: {models} are given, each with its own");

@@ -48,6 +48,34 @@ fn newer_python_client_calls_work() {
 }
 
 #[test]
+fn pyzmq_follows_kv_events_with_vllms_types() {
+    let Some(folder) = clients() else { return };
+    // Two ports that were free a moment ago.
+    let sockets = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let sockets = sockets.map(|socket| format!("tcp://{}", socket.local_addr().unwrap()));
+    let server = Served::start(&[
+        "--max-sequences",
+        "1",
+        "--kv-events",
+        &sockets[0],
+        "--kv-events-replay",
+        &sockets[1],
+        "--kv-events-topic",
+        "kv@pod@model",
+    ]);
+    let output = Command::new("python3")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/kv_events.py"))
+        .arg(format!("http://{}", server.address))
+        .args(&sockets)
+        .env("PYTHONPATH", folder)
+        .output()
+        .unwrap();
+    let (said, why) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("pyzmq"), "{said}{why}");
+}
+
+#[test]
 fn langchain_client_works() {
     asks("chain.py", &["SmolLM2-135M-Instruct.Q4_1"], "langchain-openai");
 }
