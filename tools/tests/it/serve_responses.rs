@@ -130,6 +130,16 @@ fn response_follows_schema_and_calls_functions() {
     assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("paint")));
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     assert!(arguments["colour"].is_string(), "{call}");
+    // As Codex sends them: tools in groups, and a search that may not leave the service.
+    let mut grouped = tools.clone();
+    grouped["tools"] = json!([
+        { "type": "namespace", "name": "art", "description": "Art.", "tools": tools["tools"] },
+        { "type": "web_search", "external_web_access": false }
+    ]);
+    let of_group = server.good("/v1/responses", &ask(json!("Paint it."), grouped)).json();
+    let of_group = &of_group["output"][0];
+    assert_eq!(json!([of_group["name"], of_group["namespace"]]), json!(["paint", "art"]));
+    assert!(call["namespace"].is_null(), "{call}");
     let mut stream = ask(json!("Paint it."), tools.clone());
     stream["stream"] = true.into();
     let events = events(&server.good("/v1/responses", &stream));

@@ -215,16 +215,30 @@ impl Building {
                 .event("response.output_item.done", json!({ "output_index": index, "item": item }))
     }
 
+    /// The namespace of an offered tool.
+    fn namespace(&self, name: &str) -> Option<Value> {
+        let has = |group: &&Value| {
+            let tools = group.get("tools").and_then(Value::as_array);
+            tools.into_iter().flatten().any(|tool| tool.get("name").is_some_and(|n| n == name))
+        };
+        self.manner.echoed.get("tools")?.as_array()?.iter().find(has)?.get("name").cloned()
+    }
+
     /// Writes a call, which arrives complete.
     fn call(&mut self, call: ToolCall) -> String {
         self.calls += 1;
         let mut events = self.close("completed");
         let (id, call_id, index) = (random_id("fc"), random_id("call"), self.output.len());
+        let namespace = self.namespace(&call.name);
         let item = |arguments: &str, status: &str| {
-            json!({
+            let mut item = json!({
                 "id": id, "type": "function_call", "status": status, "call_id": call_id,
                 "name": call.name, "arguments": arguments
-            })
+            });
+            if let (Some(item), Some(namespace)) = (item.as_object_mut(), &namespace) {
+                item.insert("namespace".to_owned(), namespace.clone());
+            }
+            item
         };
         events += &self.event(
             "response.output_item.added",

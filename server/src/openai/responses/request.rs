@@ -182,16 +182,38 @@ fn tools(f: &mut Fields) -> Result<ToolList, Refusal> {
     let mut offer = ToolList::default();
     for (i, value) in f.list("tools")?.unwrap_or_default().into_iter().enumerate() {
         let mut tool = Fields::of(value, &format!("tools[{i}]"))?;
-        let kind = tool.needed_text("type")?;
-        if kind != "function" {
-            let why = format_args!("'{kind}' is a hosted tool: give function");
-            return Err(tool.wrong("type", why));
+        match tool.needed_text("type")?.as_str() {
+            "function" => function(&mut offer, tool)?,
+            // Codex groups tools. A call names the group, too.
+            "namespace" => {
+                tool.needed_text("name")?;
+                tool.ignore(&["description"]);
+                for (k, value) in tool.list("tools")?.unwrap_or_default().into_iter().enumerate() {
+                    let mut inner = Fields::of(value, &tool.name(&format!("tools[{k}]")))?;
+                    match inner.needed_text("type")?.as_str() {
+                        "function" => function(&mut offer, inner)?,
+                        kind => return Err(hosted(&inner, kind)),
+                    }
+                }
+                tool.done()?;
+            }
+            // A search that may not leave the service finds nothing here, so the model is not told
+            // of it.
+            "web_search" if tool.peek("external_web_access") == Some(&Value::Bool(false)) => {}
+            kind => return Err(hosted(&tool, kind)),
         }
-        tool.ignore(&["defer_loading"]);
-        offer.add(&mut tool, "parameters")?;
-        tool.done()?;
     }
     Ok(offer)
+}
+
+fn function(offer: &mut ToolList, mut tool: Fields) -> Result<(), Refusal> {
+    tool.ignore(&["defer_loading"]);
+    offer.add(&mut tool, "parameters")?;
+    tool.done()
+}
+
+fn hosted(tool: &Fields, kind: &str) -> Refusal {
+    tool.wrong("type", format_args!("'{kind}' is a hosted tool: give function"))
 }
 
 fn tool_choice(f: &mut Fields, offer: &ToolList) -> Result<Choice, Refusal> {
