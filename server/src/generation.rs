@@ -50,6 +50,8 @@ pub struct GenerationRequest {
     pub forced: Vec<u32>,
     /// Conditions that end the answer, besides the model's end tokens.
     pub more_ends: Ends,
+    /// Whether a token that ends the answer has log probabilities, too.
+    pub scores_ends: bool,
     /// Limits the length of the reasoning.
     pub thought: Option<ReasoningTokens>,
     /// Whether pieces include token ids.
@@ -76,6 +78,7 @@ impl GenerationRequest {
             lookup: false,
             forced: vec![],
             more_ends: Ends::default(),
+            scores_ends: false,
             thought: None,
             ids: false,
             adapters: None,
@@ -259,6 +262,7 @@ pub fn start(
         enough,
         field,
         told: wanted.ids,
+        scores_ends: wanted.scores_ends,
     };
     tokio::spawn(reader.run(loaded.clone(), answer, events, index, to));
     Ok(())
@@ -328,6 +332,8 @@ struct Reader {
     field: &'static str,
     /// Whether pieces include token ids.
     told: bool,
+    /// Whether a token that ends the answer has log probabilities.
+    scores_ends: bool,
 }
 
 impl Reader {
@@ -340,7 +346,7 @@ impl Reader {
         to: mpsc::Sender<(usize, AnswerEvent)>,
     ) {
         let start = std::time::Instant::now();
-        let Reader { stop, mut reading, ends, silent, forced, enough, field, told } = self;
+        let Reader { stop, mut reading, ends, silent, forced, enough, field, told, scores_ends } = self;
         let (mut of_prompt, mut scored, mut generated) = (vec![], forced == 0, 0);
         let markers = match &reading {
             OutputParsing::Plain => &[],
@@ -386,7 +392,7 @@ impl Reader {
                         ids.extend(told.then_some(id));
                         first.get_or_insert_with(|| start.elapsed());
                         usage.generated_tokens = generated;
-                        let logprobs = logprobs.filter(|_| !ends.contains(&id));
+                        let logprobs = logprobs.filter(|_| scores_ends || !ends.contains(&id));
                         scores.extend(logprobs.map(|logprobs| Score { id, logprobs }));
                         let mut keep = |piece: &str| {
                             said.push_str(piece);

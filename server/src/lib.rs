@@ -18,7 +18,7 @@
 //! | `converse`, `forced`, `thought` | chat dialects' common code; forced tokens; reasoning limit |
 //! | `ranking` | rerank and score |
 //! | `generation`, `streamed` | one answer, from tokens to text; streams |
-//! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | dialects |
+//! | `openai`, `anthropic`, `ollama`, `llama`, `sglang`, `fleet` | dialects |
 //! | `probes` | routes of SGLang's and vLLM's monitors |
 //! | `hive`, `announce` | a hive's URL; announcements of a fleet's worker |
 //! | `counts`, `metrics`, `vllm_metrics`, `process` | counters; metrics: kjit's, vLLM's, process |
@@ -88,6 +88,7 @@ mod running;
 mod samplers;
 mod sampling;
 mod service;
+mod sglang;
 mod status;
 mod streamed;
 mod tls;

@@ -7,7 +7,8 @@ use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
 use crate::service::Service;
 use crate::{
-    adapters, anthropic, fleet, head, health, llama, metrics, ollama, page, probes, ranking, status,
+    adapters, anthropic, fleet, head, health, llama, metrics, ollama, page, probes, ranking, sglang,
+    status,
 };
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -54,6 +55,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/livez", get(health::live))
         .route("/drain", post(health::drain))
         .route("/ping", get(health::ready).post(health::ready))
+        .route("/generate", post(generate))
         .route("/health_generate", get(health_generate))
         .route("/version", get(async || json_response(&probes::version())))
         .route("/get_model_info", get(model_info))
@@ -62,6 +64,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/slots", get(slots))
         .route("/slots/{id}", post(slot_action))
         .route("/tokenize", post(tokenize))
+        .route("/tokenizer_info", get(tokenizer_info))
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))
         .route("/completion", post(completion))
@@ -156,7 +159,7 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
 
 /// The route name for counters.
 fn route_name(path: &str) -> &'static str {
-    const NAMED: [&str; 23] = [
+    const NAMED: [&str; 24] = [
         "/",
         "/health",
         "/metrics",
@@ -171,6 +174,7 @@ fn route_name(path: &str) -> &'static str {
         "/v1/messages/count_tokens",
         "/completion",
         "/infill",
+        "/generate",
         "/v1/rerank",
         "/v1/score",
         "/drain",
@@ -303,6 +307,14 @@ async fn embeddings(State(service): AppState, request: Request) -> Response {
 
 async fn inference(State(service): AppState, request: Request) -> Response {
     answered(service, request, fleet::inference).await
+}
+
+async fn generate(State(service): AppState, request: Request) -> Response {
+    answered(service, request, sglang::generate).await
+}
+
+async fn tokenizer_info(State(service): AppState) -> Response {
+    said(llama::tokens::info(&service).map(|document| json_response(&document)))
 }
 
 async fn health_generate(State(service): AppState, of: CallerExtension) -> Response {

@@ -92,6 +92,25 @@ fn counted(tokenizer: &Tokenizer, context: usize, tokens: &[u32], strings: bool)
     })
 }
 
+/// `GET /tokenizer_info` of the first model, as in vLLM. lm-evaluation-harness asks for it. The
+/// chat template is not shown: `/apply-template` applies it.
+///
+/// # Errors
+/// The model is not loaded.
+pub fn info(service: &Service) -> Result<Value, Refusal> {
+    let loaded = service.meant(None)?.1.loaded.ok_or_else(Refusal::loading)?;
+    let of = &loaded.tokenizer;
+    let text = |id: Option<u32>| {
+        let text = id.and_then(|id| of.token_text(id).ok());
+        text.map(|text| String::from_utf8_lossy(text).into_owned())
+    };
+    Ok(json!({
+        "tokenizer_class": "kjit", "vocab_size": loaded.n_vocab(), "bos_token": text(of.bos()),
+        "eos_token": text(of.eos()), "pad_token": null, "unk_token": null, "chat_template": null,
+        "model_max_length": loaded.context
+    }))
+}
+
 /// `POST /detokenize`.
 ///
 /// # Errors

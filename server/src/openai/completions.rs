@@ -240,6 +240,8 @@ pub async fn answer(
             lookup: loaded.lookup,
             forced,
             more_ends: asked.ends.clone(),
+            // Clients that score texts count one token after the prompt, whatever it is.
+            scores_ends: asked.echo,
             ids: asked.ids,
             ..GenerationRequest::of(tokens, OutputParsing::Plain, asked.caller.clone())
         };

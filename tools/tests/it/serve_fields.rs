@@ -100,6 +100,12 @@ fn echoed_prompt_logprobs_match_answer_logprobs() {
         let here = chosen[i].as_f64().unwrap();
         assert!((known - here).abs() < 1e-3, "{i}: {known} {here}");
     }
+    // A token that ends the answer counts, too: clients that score texts drop the last one.
+    let ended =
+        ask(json!({ "max_tokens": 1, "echo": true, "logprobs": 1, "logit_bias": { "2": 100 } }));
+    let all = ended["logprobs"]["token_logprobs"].as_array().unwrap();
+    assert_eq!((all.len(), &ended["finish_reason"]), (tokens.len() + 1, &json!("stop")));
+    assert_eq!(all[1..tokens.len()], chosen[1..]);
     // The answer is the same with and without `echo`. Both ways of requesting log probabilities
     // give the same values, also in a stream.
     let greedy = json!({ "temperature": 0, "max_tokens": 4 });

@@ -33,6 +33,60 @@ fn tokenize_detokenize_and_template_routes_work() {
 }
 
 #[test]
+fn sglang_generate_equals_openai_completion() {
+    let server = Served::start(&["--precise"]);
+    let ask = |more: Value, options: Value| {
+        let mut sampling = json!({ "max_new_tokens": 5, "temperature": 0 });
+        sampling.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        let mut body = json!({ "text": "The sky is", "sampling_params": sampling });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/generate", &body)
+    };
+    let other = json!({ "prompt": "The sky is", "max_tokens": 5, "temperature": 0 });
+    let other = server.good("/v1/completions", &other).json()["choices"][0]["text"].clone();
+    let whole = ask(json!({ "rid": "mine" }), json!({})).json();
+    let meta = &whole["meta_info"];
+    assert_eq!(whole["text"], other);
+    assert_eq!(
+        json!([
+            meta["id"],
+            meta["finish_reason"],
+            meta["prompt_tokens"],
+            meta["completion_tokens"]
+        ]),
+        json!(["mine", { "type": "length", "length": 5 }, 3, 5])
+    );
+    let ids =
+        server.good("/tokenize", &json!({ "content": "The sky is" })).json()["tokens"].clone();
+    let by_ids = ask(json!({ "text": null, "input_ids": ids }), json!({}));
+    assert_eq!(by_ids.json()["text"], other);
+    // Each event of a stream has the whole text so far.
+    let events = ask(json!({ "stream": true }), json!({})).events();
+    let texts: Vec<&str> = events.iter().map(|e| e["text"].as_str().unwrap()).collect();
+    assert!(texts.windows(2).all(|w| w[1].starts_with(w[0])), "{texts:?}");
+    let last = events.last().unwrap();
+    assert_eq!((&last["text"], &last["meta_info"]["finish_reason"]["length"]), (&other, &json!(5)));
+    let formed = ask(json!({}), json!({ "regex": "[xyz]{3}" })).json();
+    assert!(
+        formed["text"].as_str().unwrap().bytes().all(|b| b"xyz".contains(&b))
+            && formed["meta_info"]["finish_reason"]["type"] == "stop",
+        "{formed}"
+    );
+    for (more, options, says) in [
+        (json!({ "text": 5 }), json!({}), "'text'"),
+        (json!({ "return_logprob": true }), json!({}), "'return_logprob'"),
+        (json!({ "image_data": "x" }), json!({}), "'image_data'"),
+        (json!({}), json!({ "n": 2 }), "'sampling_params.n'"),
+        (json!({}), json!({ "regex": "a", "ebnf": "root ::= \"a\"" }), "'sampling_params.ebnf'"),
+    ] {
+        let answer = ask(more, options);
+        assert!(answer.status == 400 && answer.body.contains(says), "{says}: {answer:?}");
+    }
+    let info = server.get("/tokenizer_info").json();
+    assert_eq!(json!([info["eos_token"], info["vocab_size"]]), json!(["<|im_end|>", 49152]));
+}
+
+#[test]
 fn llama_cpp_completion_equals_openai_completion() {
     let server = Served::start(&["--precise"]);
     let ask = |more: Value| {
