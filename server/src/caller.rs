@@ -5,6 +5,7 @@ use crate::fields::Fields;
 use crate::keys::Key;
 use crate::options::Served;
 use crate::refusal::Refusal;
+use crate::traces::RequestTrace;
 use axum::http::{HeaderMap, header};
 use kjit_model::serve::Owner;
 use sha2::{Digest, Sha256};
@@ -28,6 +29,8 @@ pub struct Caller {
     pub weight: u32,
     /// The order among the client's waiting requests, as in vLLM: lower values run first.
     pub priority: i32,
+    /// The request's trace, if it is recorded.
+    pub trace: Option<Arc<RequestTrace>>,
 }
 
 impl Caller {
@@ -44,15 +47,7 @@ impl Caller {
         let client = client
             .map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());
         let owner = key.filter(|_| !share).map_or(Owner::default(), |Key(digest)| Owner(digest));
-        Caller {
-            client,
-            owner,
-            bytes: 0,
-            adapters: None,
-            loads_adapters: false,
-            weight: 1,
-            priority: 0,
-        }
+        Caller { client, owner, weight: 1, ..Caller::default() }
     }
 
     /// Checks that the caller's key may use the adapters whose scale is not 0.

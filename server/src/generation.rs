@@ -9,6 +9,7 @@ use crate::models::Lease;
 use crate::reasoning_limit::ReasoningTokens;
 use crate::refusal::Refusal;
 use crate::sampling::Ends;
+use crate::traces::{AnswerOptions, AnswerSpan};
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
 use kjit_model::exec::ImageRows;
@@ -163,6 +164,17 @@ pub enum FinishReason {
     Calls,
 }
 
+impl FinishReason {
+    /// The name of the reason in traces.
+    fn as_str(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Calls => "tool_calls",
+        }
+    }
+}
+
 /// Maximum time until the client takes a piece that is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -215,6 +227,12 @@ pub fn start(
             }))
         }
     };
+    let trace = wanted.caller.trace.clone();
+    let options = AnswerOptions {
+        temperature: wanted.sampling.temperature,
+        top_p: wanted.sampling.top_p,
+        max_tokens: wanted.max_tokens,
+    };
     let adapters = wanted.adapters.or_else(|| loaded.adapters());
     wanted.caller.may_use(&loaded.served, adapters.as_ref())?;
     let (adapters, loaded_adapters) = match adapters {
@@ -253,6 +271,7 @@ pub fn start(
         )
     };
     let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why, asks))?;
+    let span = trace.map(|trace| trace.answer(loaded.name(), &options));
     let reader = Reader {
         stop: wanted.stop,
         reading: wanted.reading,
@@ -263,6 +282,7 @@ pub fn start(
         field,
         told: wanted.ids,
         scores_ends: wanted.scores_ends,
+        span,
     };
     tokio::spawn(reader.run(loaded.clone(), answer, events, index, to));
     Ok(())
@@ -334,6 +354,8 @@ struct Reader {
     told: bool,
     /// Whether a token that ends the answer has log probabilities.
     scores_ends: bool,
+    /// The answer's span, if its trace is recorded. It ends with the answer.
+    span: Option<AnswerSpan>,
 }
 
 impl Reader {
@@ -346,7 +368,18 @@ impl Reader {
         to: mpsc::Sender<(usize, AnswerEvent)>,
     ) {
         let start = std::time::Instant::now();
-        let Reader { stop, mut reading, ends, silent, forced, enough, field, told, scores_ends } = self;
+        let Reader {
+            stop,
+            mut reading,
+            ends,
+            silent,
+            forced,
+            enough,
+            field,
+            told,
+            scores_ends,
+            mut span,
+        } = self;
         let (mut of_prompt, mut scored, mut generated) = (vec![], forced == 0, 0);
         let markers = match &reading {
             OutputParsing::Plain => &[],
@@ -376,6 +409,7 @@ impl Reader {
                     Event::Started { prompt_tokens, cached_tokens } => {
                         let prompt_tokens = prompt_tokens + forced;
                         (usage.prompt_tokens, usage.cached_tokens) = (prompt_tokens, cached_tokens);
+                        span.iter_mut().for_each(|span| span.started(prompt_tokens, cached_tokens));
                         started = Some(AnswerEvent::Started { prompt_tokens, cached_tokens });
                     }
                     Event::Token { id, logprobs } if !scored && of_prompt.len() < forced => {
@@ -390,7 +424,10 @@ impl Reader {
                     Event::Token { id, logprobs } => {
                         generated += 1;
                         ids.extend(told.then_some(id));
-                        first.get_or_insert_with(|| start.elapsed());
+                        if first.is_none() {
+                            first = Some(start.elapsed());
+                            span.iter_mut().for_each(AnswerSpan::first_token);
+                        }
                         usage.generated_tokens = generated;
                         let logprobs = logprobs.filter(|_| scores_ends || !ends.contains(&id));
                         scores.extend(logprobs.map(|logprobs| Score { id, logprobs }));
@@ -465,6 +502,13 @@ impl Reader {
             // answer that is complete must not cancel it.
             enough.store(true, Ordering::Relaxed);
             answer.detach();
+            if let Some(span) = &mut span {
+                match &ended {
+                    Err(refusal) => span.failed(refusal.message()),
+                    Ok(ended) => span.done(usage.generated_tokens, ended.as_str()),
+                }
+            }
+            drop(span);
             let last = match ended {
                 Err(refusal) => AnswerEvent::Failed(refusal),
                 Ok(ended) => AnswerEvent::Done(AnswerStatistics {

@@ -23,6 +23,7 @@
 //! | `hive`, `announce` | a hive's URL; announcements of a fleet's worker |
 //! | `counts`, `metrics`, `vllm_metrics`, `process` | counters; metrics: kjit's, vLLM's, process |
 //! | `status`, `page`, `health` | state, the chat page, readiness and draining |
+//! | `traces` | OpenTelemetry spans of answers |
 //! | `running` | the servers of a user, for `kjit ps` |
 //! | `kv_events` | cached blocks, published over ZeroMQ for routers |
 //! | `in_process` | a server without sockets, for tests |
@@ -94,6 +95,7 @@ mod streamed;
 mod tls;
 mod tool;
 mod tool_list;
+mod traces;
 mod unsupported_fields;
 mod vllm_metrics;
 
@@ -105,6 +107,7 @@ pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Served, Worker};
 pub use running::{Running, running};
 pub use tls::Tls;
+pub use traces::TraceExport;
 
 // Unit and integration tests are one program. Integration tests use only the public API of the
 // crate.

@@ -11,6 +11,7 @@ use crate::refusal::{Dialect, Refusal};
 use crate::routes::routes;
 use crate::running::SocketRegistration;
 use crate::service::Service;
+use crate::traces::Tracer;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -122,7 +123,11 @@ async fn run(options: Options) -> Result<End, ServeError> {
     }
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let service = Arc::new(Service::new(options));
+    let mut service = Service::new(options);
+    if let Some(export) = &service.options.traces {
+        service.tracer = Some(Tracer::begin(export, service.options.say)?);
+    }
+    let service = Arc::new(service);
     let here = ServerUrl {
         scheme: if service.options.tls.is_some() { "https" } else { "http" },
         address: here,
@@ -183,6 +188,8 @@ async fn run(options: Options) -> Result<End, ServeError> {
     if let Some(announcements) = announcements {
         announcements.end().await;
     }
+    let last = Arc::clone(&service);
+    let _ = service.work(move || last.tracer.iter().for_each(Tracer::end)).await;
     drop(listed);
     end
 }

@@ -38,6 +38,14 @@ pub fn text(service: &Service) -> String {
         "Requests whose prompt, schema or grammar waits to be read",
         service.preparation.waiting() as f64,
     );
+    if let Some(tracer) = &service.tracer {
+        let [sent, dropped] = tracer.spans().counts();
+        for (result, n) in [("sent", sent), ("dropped", dropped)] {
+            out.with(format!("result=\"{result}\""), |out| {
+                out.counter("kjit_trace_spans_total", "Spans by what became of them", n);
+            });
+        }
+    }
     let several = service.options.models.len() > 1;
     for (served, seen) in service.all() {
         // With a single model, lines have no model label.

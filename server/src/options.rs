@@ -5,6 +5,7 @@ use crate::hive::Hive;
 use crate::keys::{Keys, Origins};
 use crate::kv_events::KvEvents;
 use crate::tls::Tls;
+use crate::traces::TraceExport;
 use kjit_engine::Config;
 use kjit_model::session::{AdapterFile, LoadedAdapter, ScaledAdapter};
 use kjit_model::{NonExhaustive, OpenOptions};
@@ -185,6 +186,8 @@ pub struct Options {
     pub saved_pages: Option<(PathBuf, u64)>,
     /// Publishes the changes of cached blocks. For one model.
     pub kv_events: Option<Arc<KvEvents>>,
+    /// Where spans of answers are sent (OpenTelemetry).
+    pub traces: Option<TraceExport>,
     /// Maximum tokens of the reasoning, if a request does not set it. `None`: no limit.
     pub reasoning_budget: Option<usize>,
     /// Prints a log line of the server.
@@ -279,6 +282,7 @@ impl Options {
             sockets: vec![],
             saved_pages: None,
             kv_events: None,
+            traces: None,
             reasoning_budget: None,
             say: |_| (),
             _more: NonExhaustive::default(),

@@ -6,9 +6,10 @@ use crate::keys::Key;
 use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
 use crate::service::Service;
+use crate::traces::RequestTrace;
 use crate::{
-    adapters, anthropic, fleet, head, health, llama, metrics, ollama, page, probes, ranking, sglang,
-    status,
+    adapters, anthropic, fleet, head, health, llama, metrics, ollama, page, probes, ranking,
+    sglang, status,
 };
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -106,6 +107,8 @@ async fn guard(State(service): AppState, mut request: Request, next: Next) -> Re
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     let id = request_id(request.headers());
     let origin = service.options.origins.allowed(request.headers());
+    let traced = service.tracer.as_ref().filter(|_| method == Method::POST);
+    let trace = traced.and_then(|of| RequestTrace::begin(of.spans(), request.headers(), &id));
     let mut response = match admit(&service, &request) {
         Err(refusal) => refusal.response(Dialect::of(&path)),
         Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(request.headers()),
@@ -117,12 +120,16 @@ async fn guard(State(service): AppState, mut request: Request, next: Next) -> Re
                 None => service.options.host.is_loopback(),
             };
             let weight = key.map_or(1, |key| service.options.keys.weight(key));
-            let caller = Caller { adapters, loads_adapters, weight, ..caller };
+            let trace = trace.clone();
+            let caller = Caller { adapters, loads_adapters, weight, trace, ..caller };
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
     };
     service.metrics.answered(route_name(&path), response.status().as_u16());
+    if let Some(trace) = trace {
+        trace.end(method.as_str(), route_name(&path), response.status().as_u16());
+    }
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id) {
         headers.insert("x-request-id", id);

@@ -10,6 +10,7 @@ use crate::openai::responses::response_store::ResponseStore;
 use crate::options::{Options, Served};
 use crate::preparation::PreparationQueue;
 use crate::refusal::Refusal;
+use crate::traces::Tracer;
 use kjit_model::cancel::Cancel;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,8 @@ pub struct Service {
     pub preparation: Arc<PreparationQueue>,
     /// Stored responses, from which conversations can continue.
     pub kept: Arc<ResponseStore>,
+    /// Sends spans, if they are wanted.
+    pub tracer: Option<Tracer>,
     draining: AtomicBool,
     stopping: AtomicBool,
 }
@@ -53,6 +56,7 @@ impl Service {
             started_unix: unix_time(),
             preparation: Arc::default(),
             kept: Arc::default(),
+            tracer: None,
             draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         }

@@ -4,7 +4,7 @@ use super::values::Size;
 use super::{Setup, Switch, positive};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};
-use kjit_server::{Endpoint, Hive, KvEvents, origin};
+use kjit_server::{Endpoint, Hive, KvEvents, TraceExport, origin};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,6 +153,10 @@ pub struct Serve {
     /// Topic of --kv-events
     #[arg(long, value_name = "TEXT", default_value = "", requires = "kv_events")]
     pub kv_events_topic: String,
+    /// Send a span for each answer to this OpenTelemetry collector (OTLP over HTTP, JSON). A URL
+    /// without a path gets /v1/traces. OTEL_SERVICE_NAME and OTEL_EXPORTER_OTLP_HEADERS apply
+    #[arg(long, value_name = "URL", value_parser = TraceExport::new)]
+    pub otlp_traces_endpoint: Option<TraceExport>,
     /// Chat template (Jinja) that replaces the model's. For one model only
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,

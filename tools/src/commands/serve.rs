@@ -11,7 +11,9 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::copies_beside;
 use kjit_model::session::{AdapterFile, OpenOptions, Split};
 use kjit_model::{DeviceChoice, arch};
-use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
+use kjit_server::{
+    End, Keys, Limits, Options, Origins, Served, Tls, TraceExport, Worker, serve as run,
+};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -98,6 +100,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         sockets: super::ps::folders(),
         saved_pages: args.saved_pages(),
         kv_events: args.kv_events(),
+        traces: traces(args)?,
         reasoning_budget: args.reasoning_budget,
         say: if shared.quiet { |_| () } else { |line| say(line) },
         ..Options::new(served(args, &paths, &open)?)
@@ -106,6 +109,20 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         End::Terminated => ExitCode::SUCCESS,
         End::Interrupted => ExitCode::from(INTERRUPTED),
     })
+}
+
+/// The export of traces, with OpenTelemetry's variables.
+fn traces(args: &args::Serve) -> anyhow::Result<Option<TraceExport>> {
+    let Some(mut export) = args.otlp_traces_endpoint.clone() else { return Ok(None) };
+    let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+    if let Some(name) = variable("OTEL_SERVICE_NAME") {
+        export = export.named(name);
+    }
+    if let Some(headers) = variable("OTEL_EXPORTER_OTLP_HEADERS") {
+        let added = export.with_headers(&headers).map_err(anyhow::Error::msg);
+        export = added.context("OTEL_EXPORTER_OTLP_HEADERS")?;
+    }
+    Ok(Some(export))
 }
 
 /// Parses an address, or resolves a name.

@@ -41,6 +41,7 @@ mod serve_responses;
 mod serve_saved;
 mod serve_schemas;
 mod serve_tls;
+mod serve_traces;
 mod serve_words;
 mod simulated;
 mod simulated_cache;
