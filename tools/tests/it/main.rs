@@ -30,6 +30,7 @@ mod serve_clients;
 mod serve_drain;
 mod serve_faults;
 mod serve_fields;
+mod serve_fleet;
 mod serve_fuzzed;
 mod serve_images;
 mod serve_lives;

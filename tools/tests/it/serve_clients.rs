@@ -76,6 +76,25 @@ fn pyzmq_follows_kv_events_with_vllms_types() {
 }
 
 #[test]
+fn claude_codes_requests_work() {
+    let Some(folder) = clients() else { return };
+    let mut command = crate::support::served::command();
+    command.arg("serve").arg(crate::support::smollm2());
+    command.args(["--port", "0", "--device", "cpu", "-c", "4096"]);
+    command.args(["--alias", "claude-sonnet-4-5", "--alias", "claude-haiku-4-5"]);
+    let server = Served::by(&mut command);
+    let output = Command::new("python3")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/claude_code.py"))
+        .args([format!("http://{}", server.address), "none".to_owned()])
+        .env("PYTHONPATH", folder)
+        .output()
+        .unwrap();
+    let (said, why) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("anthropic"), "{said}{why}");
+}
+
+#[test]
 fn langchain_client_works() {
     asks("chain.py", &["SmolLM2-135M-Instruct.Q4_1"], "langchain-openai");
 }
