@@ -6,7 +6,7 @@ use crate::event::{Event, Watch};
 use crate::fetch::{FileRequest, fetch};
 use crate::folder::{Folder, length, read};
 use crate::http::Http;
-use crate::names::{AmbiguousReference, ModelFiles, choose, is_part, models};
+use crate::names::{AmbiguousReference, ModelFiles, choose, encoder_of, is_part, models};
 use crate::reference::{MAIN, Pick, Reference, is_repo};
 use crate::settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,8 @@ pub struct Local {
     pub bytes: u64,
     /// Path in the repository of a missing part, if there is one.
     pub missing: Option<String>,
+    /// The encoder of the model's images (mmproj), if it is in the cache.
+    pub encoder: Option<PathBuf>,
 }
 
 impl Local {
@@ -90,11 +92,12 @@ impl Hub {
             let there = models(snapshot.files.iter().map(String::as_str));
             match choose(&there, reference.pick()) {
                 Ok(model) if model.missing.is_none() => {
+                    let files = snapshot.files.iter().map(String::as_str);
                     return Ok(Some(local(
                         &folder,
                         reference,
                         &snapshot.commit,
-                        &model,
+                        (&model, encoder_of(files, &model)),
                         &folder.references(),
                     )));
                 }
@@ -125,7 +128,9 @@ impl Hub {
                         continue;
                     };
                     if seen.insert(model.first().to_owned()) {
-                        all.push(local(&folder, &reference, &snapshot.commit, &model, &references));
+                        let files = snapshot.files.iter().map(String::as_str);
+                        let of = (&model, encoder_of(files, &model));
+                        all.push(local(&folder, &reference, &snapshot.commit, of, &references));
                     }
                 }
             }
@@ -147,9 +152,9 @@ impl Hub {
         let http = Http::new(&self.settings)?;
         let folder = self.folder(reference);
         let revision = reference.revision().unwrap_or(MAIN);
-        let metas = self.metas(&http, reference, revision, watch)?;
+        let (metas, encoder) = self.metas(&http, reference, revision, watch)?;
         let mut fetched = 0;
-        for (path, meta) in &metas {
+        for (path, meta) in metas.iter().chain(&encoder) {
             fetched +=
                 fetch(&http, &folder, &FileRequest { repo: reference.repo(), path, meta }, watch)?;
         }
@@ -158,28 +163,35 @@ impl Hub {
         let model =
             ModelFiles { files: metas.into_iter().map(|(path, _)| path).collect(), missing: None };
         Ok(Pulled {
-            local: local(&folder, reference, &commit, &model, &folder.references()),
+            local: local(
+                &folder,
+                reference,
+                &commit,
+                (&model, encoder.as_ref().map(|(path, _)| path.as_str())),
+                &folder.references(),
+            ),
             fetched,
         })
     }
 
-    /// Queries the files of the model and their data, all of the same commit.
+    /// Queries the files of the model and their data, all of the same commit, and those of the
+    /// encoder of its images.
     fn metas(
         &self,
         http: &Http,
         reference: &Reference,
         revision: &str,
         watch: Watch,
-    ) -> Result<Vec<(String, FileMeta)>, Error> {
+    ) -> Result<(Vec<(String, FileMeta)>, Option<(String, FileMeta)>), Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let repo = reference.repo();
         // A single file needs no file list. The name of a part contains the number of parts, but
         // only the list shows which parts exist.
-        let (files, mut commit) = match reference.pick() {
-            Pick::File(file) if !is_part(file) => (vec![file.clone()], None),
+        let (files, mut commit, encoder) = match reference.pick() {
+            Pick::File(file) if !is_part(file) => (vec![file.clone()], None, None),
             _ => {
-                let (model, commit) = self.chosen(http, reference, revision, watch)?;
-                (model.files, Some(commit))
+                let (model, commit, encoder) = self.chosen(http, reference, revision, watch)?;
+                (model.files, Some(commit), encoder)
             }
         };
         let mut metas = vec![];
@@ -198,18 +210,23 @@ impl Hub {
             commit = Some(meta.commit.clone());
             metas.push((path, meta));
         }
-        Ok(metas)
+        let at = commit.as_deref().unwrap_or(revision);
+        let encoder = match encoder.filter(|_| self.settings.encoders) {
+            Some(path) => http.meta(repo, at, &path, &told)?.map(|meta| (path, meta)),
+            None => None,
+        };
+        Ok((metas, encoder))
     }
 
     /// Chooses the model that a reference means from the file list of the repository. Also returns
-    /// the commit of the list.
+    /// the commit of the list, and the encoder of the model's images.
     fn chosen(
         &self,
         http: &Http,
         reference: &Reference,
         revision: &str,
         watch: Watch,
-    ) -> Result<(ModelFiles, String), Error> {
+    ) -> Result<(ModelFiles, String, Option<String>), Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let listing = http.listing(reference.repo(), revision, &told)?;
         let what = reference.to_string();
@@ -218,7 +235,11 @@ impl Hub {
             Ok(ModelFiles { missing: Some(missing), .. }) => {
                 Err(Error::Missing { what, place, missing: shown(&missing) })
             }
-            Ok(model) => Ok((model, listing.commit)),
+            Ok(model) => {
+                let encoder = encoder_of(listing.files.iter().map(String::as_str), &model);
+                let encoder = encoder.map(str::to_owned);
+                Ok((model, listing.commit, encoder))
+            }
             Err(AmbiguousReference::Several(names)) => Err(several(reference, &names)),
             Err(AmbiguousReference::Nothing(names)) if names.is_empty() => {
                 let whole = listing.files.iter().any(|file| file.ends_with(".safetensors"));
@@ -252,7 +273,7 @@ fn local(
     folder: &Folder,
     reference: &Reference,
     commit: &str,
-    model: &ModelFiles,
+    (model, encoder): (&ModelFiles, Option<&str>),
     references: &BTreeMap<String, Vec<String>>,
 ) -> Local {
     let files: Vec<PathBuf> = model.files.iter().map(|path| folder.file(commit, path)).collect();
@@ -263,6 +284,7 @@ fn local(
         bytes: files.iter().filter_map(|f| length(f)).sum(),
         files,
         missing: model.missing.clone(),
+        encoder: encoder.map(|path| folder.file(commit, path)),
     }
 }
 

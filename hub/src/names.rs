@@ -86,6 +86,35 @@ fn is_beside(path: &str) -> bool {
     name.contains("mmproj") || name.starts_with("imatrix") || name.contains("-imatrix.gguf")
 }
 
+/// Whether this is an encoder of images (mmproj).
+pub(crate) fn is_encoder(path: &str) -> bool {
+    let name = file_name(path).to_ascii_lowercase();
+    name.contains("mmproj") && is_gguf(path) && is_path(path) && !is_part(path)
+}
+
+/// The encoder of images that belongs to a model among these paths: one in the model's folder, else
+/// one at the top of the repository. F16 is preferred to BF16, then come F32 and Q8_0.
+pub(crate) fn encoder_of<'a>(
+    paths: impl IntoIterator<Item = &'a str>,
+    model: &ModelFiles,
+) -> Option<&'a str> {
+    const TYPES: [&str; 4] = ["f16", "bf16", "f32", "q8_0"];
+    let own = folder(model.first());
+    let rank = |path: &str| {
+        let name = file_name(path).to_ascii_lowercase();
+        let word = |ty: &&str| name.split(['-', '_', '.']).any(|word| word == *ty);
+        // The word `q8_0` has a sign that separates words.
+        let has = |ty: &&str| word(ty) || ty.contains('_') && name.contains(*ty);
+        TYPES.iter().position(has).unwrap_or(TYPES.len())
+    };
+    let fits = |path: &&str| is_encoder(path) && [own, ""].contains(&folder(path));
+    paths.into_iter().filter(fits).min_by_key(|path| (folder(path) != own, rank(path), *path))
+}
+
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -134,6 +163,25 @@ pub(crate) fn choose(models: &[ModelFiles], pick: &Pick) -> Result<ModelFiles, A
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn encoder_stands_beside_its_model_f16_first() {
+        let of = |paths: &[&'static str], model: &str| {
+            let model = ModelFiles { files: vec![model.to_owned()], missing: None };
+            encoder_of(paths.iter().copied(), &model)
+        };
+        let all = ["m.gguf", "mmproj-F32.gguf", "mmproj-BF16.gguf", "mmproj-m-f16.gguf"];
+        assert_eq!(of(&all, "m.gguf"), Some("mmproj-m-f16.gguf"));
+        assert_eq!(of(&all[..3], "m.gguf"), Some("mmproj-BF16.gguf"));
+        assert_eq!(
+            of(&["m-mmproj-q8_0.gguf", "x/mmproj-f16.gguf"], "m.gguf"),
+            Some("m-mmproj-q8_0.gguf")
+        );
+        // The model's own folder comes first, the top of the repository second.
+        assert_eq!(of(&["mmproj-f16.gguf", "a/mmproj.gguf"], "a/m.gguf"), Some("a/mmproj.gguf"));
+        assert_eq!(of(&["mmproj-f16.gguf", "b/mmproj.gguf"], "a/m.gguf"), Some("mmproj-f16.gguf"));
+        assert_eq!(of(&["m.gguf", "mmproj.bin", "../mmproj.gguf"], "m.gguf"), None);
+    }
 
     const REPO: &[&str] = &[
         "README.md",

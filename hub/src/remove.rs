@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::fetch::PARTIAL;
 use crate::folder::{Folder, Lock, read, write};
 use crate::hub::{Hub, several};
-use crate::names::{AmbiguousReference, choose, models};
+use crate::names::{AmbiguousReference, choose, is_encoder, models};
 use crate::open_dir::OpenDir;
 use crate::reference::{Pick, Reference};
 use std::collections::BTreeSet;
@@ -30,7 +30,8 @@ struct Link {
 impl Hub {
     /// Removes a model from the cache: of the revision in the reference, or of all commits. A
     /// reference without a tag or file means all models of the repository, including partial
-    /// downloads. Other files that Python's library fetched stay.
+    /// downloads. The encoders of images (mmproj) go with the last model of a commit. Other files that
+    /// Python's library fetched stay.
     ///
     /// # Errors
     /// The model is not in the cache, several models match, another process is fetching it, or the
@@ -49,6 +50,7 @@ impl Hub {
         }
         for snapshot in snapshots {
             let there = models(snapshot.files.iter().map(String::as_str));
+            let all_models = there.len();
             let meant = match (reference.pick(), choose(&there, reference.pick())) {
                 (Pick::Default, _) => there,
                 (_, Ok(model)) => vec![model],
@@ -58,7 +60,11 @@ impl Hub {
                     vec![]
                 }
             };
-            let paths: BTreeSet<String> = meant.into_iter().flat_map(|m| m.files).collect();
+            let last = meant.len() == all_models;
+            let mut paths: BTreeSet<String> = meant.into_iter().flat_map(|m| m.files).collect();
+            // The encoders of images go with the last model.
+            let encoders = snapshot.files.iter().filter(|path| last && is_encoder(path));
+            paths.extend(encoders.cloned());
             gone.extend(
                 all.iter().filter(|l| l.commit == snapshot.commit && paths.contains(&l.path)),
             );

@@ -39,6 +39,9 @@ pub struct Settings {
     pub min_rate: u64,
     /// Time over which the rate is measured.
     pub window: Duration,
+    /// Whether the encoder of a model's images (mmproj) is fetched with the model, if the
+    /// repository has one. A reference to a file has none.
+    pub encoders: bool,
     #[doc(hidden)]
     pub _more: NonExhaustive,
 }
@@ -78,6 +81,7 @@ impl Settings {
             patience: Duration::from_secs(30),
             min_rate: MIN_RATE,
             window: Duration::from_secs(60),
+            encoders: false,
             _more: NonExhaustive::default(),
         }
     }

@@ -93,6 +93,37 @@ fn model_is_fetched_once_and_found_offline() {
 }
 
 #[test]
+fn encoder_of_images_comes_and_goes_with_its_model() {
+    let mut with = models();
+    with.files.push(("mmproj-BF16.gguf".to_owned(), noise(50, 8)));
+    with.files.push(("mmproj-F16.gguf".to_owned(), noise(40, 9)));
+    let bytes = with.files.last().unwrap().1.clone();
+    let (server, cache) = (Server::new(vec![with]), tempfile::tempdir().unwrap());
+    // Only if it was asked for.
+    let plain = pull(&hub(&server, cache.path()), "hf:org/m-GGUF:q4_k_m").unwrap();
+    assert_eq!((plain.local.encoder, plain.fetched), (None, LEN as u64));
+    let hub = Hub::new(Settings { encoders: true, ..settings(&server, cache.path()) });
+    // A model in the cache needs no request, so nothing is fetched.
+    let local = hub.get(&r("hf:org/m-GGUF:q4_k_m"), &|_| {}).unwrap();
+    assert_eq!(local.encoder, None);
+    let pulled = pull(&hub, "hf:org/m-GGUF:q4_k_m").unwrap();
+    assert_eq!(pulled.fetched, 40);
+    let encoder = pulled.local.encoder.unwrap();
+    assert!(encoder.ends_with("mmproj-F16.gguf"));
+    assert_eq!(fs::read(&encoder).unwrap(), bytes);
+    assert_eq!(pulled.local.files.len(), 1);
+    let local = hub.get(&r("hf:org/m-GGUF:q4_k_m"), &|_| {}).unwrap();
+    assert_eq!(local.encoder, Some(encoder.clone()));
+    // It stays with another model of the repository, and goes with the last one.
+    let other = pull(&hub, "hf:org/m-GGUF:q8_0").unwrap();
+    assert_eq!((other.local.encoder, other.fetched), (Some(encoder.clone()), 70_066));
+    hub.remove(&r("hf:org/m-GGUF:q4_k_m")).unwrap();
+    assert!(encoder.exists());
+    let removed = hub.remove(&r("hf:org/m-GGUF:q8_0")).unwrap();
+    assert!(!encoder.exists() && removed.files.contains("mmproj-F16.gguf"), "{removed:?}");
+}
+
+#[test]
 fn split_parts_folders_and_empty_files_are_fetched_completely() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
