@@ -1,5 +1,8 @@
 // embed: out[r] = scale · table[token of row r], for any format. A thread makes one unit of a row.
 //
+// A row whose id has the highest bit (0x8000'0000) is no token: it stays as it is. The host wrote an
+// embedding there, such as a row of an image.
+//
 //   table     row records (kernel_src/formats/src/layout.rs)
 //   out       rows × COLS f32
 //   tokens, position  row r is the token at position[0] + r; with EACH_OWN the token of slot
@@ -28,6 +31,7 @@ template <class S> struct Embed {
         u32 slot = S::EACH_OWN && a.slots ? a.slots[row] : row;
         u32 token = S::EACH_OWN ? a.tokens[(u64)slot * a.capacity + a.position[slot]]
                                 : a.tokens[a.position[0] + row];
+        if (token >> 31) return;
         Unit<W> unit = load_unit<W>(a.table + (u64)token * W::ROW_BYTES, u);
         float v[W::UNIT];
         unit_values<W>(unit, v);

@@ -70,20 +70,30 @@ pub struct Images {
 }
 
 impl Images {
-    /// Opens an `mmproj` file for the model of a session.
+    /// Opens an `mmproj` file. The model is then opened with [`Images::rows_that_see_each_other`]
+    /// and gets the images by [`Images::attach`].
     ///
     /// # Errors
-    /// The file is no encoder that kjit computes, or it belongs to another model, or the session
-    /// takes no images.
-    pub fn open(
-        path: impl AsRef<Path>,
-        session: &mut Session,
-        threads: usize,
-    ) -> Result<Images, ImagesError> {
+    /// The file is no encoder that kjit computes.
+    pub fn open(path: impl AsRef<Path>, threads: usize) -> Result<Images, ImagesError> {
         let encoder = VisionEncoder::open(path, threads)?;
-        let table = Arc::new(ImageTable::new(encoder.width(), KEPT));
-        session.set_images(&table)?;
+        let table = ImageTable::new(encoder.width(), KEPT);
+        let table = Arc::new(table.bidirectional(encoder.is_bidirectional()));
         Ok(Images { encoder, table })
+    }
+
+    /// The value of [`OpenOptions::image_rows`](crate::session::OpenOptions::image_rows) for the
+    /// model.
+    pub fn rows_that_see_each_other(&self) -> usize {
+        if self.encoder.is_bidirectional() { self.encoder.rows() } else { 0 }
+    }
+
+    /// Lets a session of the model read the rows of these images.
+    ///
+    /// # Errors
+    /// The encoder belongs to another model, or the session takes no such images.
+    pub fn attach(&self, session: &mut Session) -> Result<(), ImagesError> {
+        Ok(session.set_images(&self.table)?)
     }
 
     /// The rows of all images, for [`Session::set_images`] of another session of the same model.

@@ -42,6 +42,8 @@ pub mod files;
 pub mod folder;
 #[path = "../../model/tests/support/folders.rs"]
 pub mod folders;
+#[path = "../../model/tests/support/image_prompts.rs"]
+pub mod image_prompts;
 pub mod larger;
 pub mod launch;
 #[path = "../../model/tests/support/near.rs"]

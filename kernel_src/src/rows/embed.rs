@@ -13,7 +13,7 @@ use kjit_engine::{Constants, Target};
 use kjit_formats::layout::Layout;
 use std::fmt;
 
-/// `out[r] = scale · table[token of r]`. Rows are the tokens of one sequence from its position on,
+/// `out[r] = scale · table[token of r]`; rows with ids from 2³¹ on stay as they are. Rows are the tokens of one sequence from its position on,
 /// or one token of each sequence, at that sequence's position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbedSpec {
@@ -28,8 +28,8 @@ arguments! {
     EmbedArgs {
         /// Row records of the layout.
         table: Pointer,
-        /// u32: the ids of a whole context, slot after slot. Ids must be below the number of rows
-        /// of the table.
+        /// u32: the ids of a whole context, slot after slot. Ids below 2³¹ must be below the
+        /// number of rows of the table.
         tokens: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`. Not read for tokens of
         /// one sequence.

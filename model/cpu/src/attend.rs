@@ -34,6 +34,9 @@ pub struct Layer<'a> {
     /// Width of the window in positions, including the token's own.
     pub window: Option<usize>,
     pub mask: Mask,
+    /// With a mask up to the token's own position: one past the last position that each token
+    /// sees, never decreasing. `None`: one past its own.
+    pub until: Option<&'a [usize]>,
     pub scale: f32,
     pub soft_cap: Option<f32>,
     /// The attention sink: one score per head without a value.
@@ -203,7 +206,10 @@ impl Attend<'_> {
     pub(super) fn visible_end(&self, token: usize) -> usize {
         let own = self.layer.first + token;
         match self.layer.mask {
-            Mask::Causal | Mask::Chunk(_) => own + 1,
+            Mask::Causal | Mask::Chunk(_) => {
+                let until = self.layer.until.and_then(|until| until.get(token).copied());
+                until.unwrap_or(own + 1)
+            }
             Mask::All => self.layer.end,
             Mask::Around(n) => (own + n / 2 + 1).min(self.layer.end),
         }

@@ -37,6 +37,8 @@ pub struct Run<'a> {
     pub given: &'a [f32],
     /// The images that have rows here, by the ids among `tokens`.
     pub images: &'a [Arc<ImageRows>],
+    /// Whether the rows of an image attend to later rows of the image.
+    pub bidirectional: bool,
     /// The tokens of the rows.
     pub tokens: &'a [u32],
     /// Number of rows of all pieces.

@@ -17,7 +17,7 @@ use super::weights::Weights;
 use kjit_exec::{
     FIRST_IMAGE_ID, HiddenStates, HiddenStatesSink, HostOps, ImageRows, ImageTable, KvType,
     MaskCallback, OpenOptions, PageCount, Runner, SessionError, StepOutput, Task,
-    TokenSpan as Tokens, Want, choose, embeds, follow,
+    TokenSpan as Tokens, Want, choose, embeds, follow, uncut_images,
 };
 use kjit_gguf::Gguf;
 use kjit_graph::{Graph, Op, Rope, StateKind, ValueId};
@@ -54,6 +54,8 @@ pub struct HostRunner {
     /// The rows of images, and the images of the current pass.
     images: Option<Arc<ImageTable>>,
     shown: Vec<Arc<ImageRows>>,
+    /// Whether the rows of an image attend to each other. A pass then has whole images.
+    bidirectional: bool,
 }
 
 /// Recorded rows of a tapped value.
@@ -198,6 +200,7 @@ impl HostRunner {
             before: None,
             given: vec![],
             images: None,
+            bidirectional: false,
             shown: vec![],
             graph,
         })
@@ -360,12 +363,14 @@ impl HostRunner {
         loop {
             let Some(Some(state)) = self.states.get(slot) else { return 0 };
             let (first, again) = (state.position(), state.replay());
-            let now: Vec<u32> = again.iter().copied().take(self.chunk).collect();
+            let again: Vec<u32> = again.to_vec();
+            let n = self.piece(&again, again.len().min(self.chunk));
+            let now = again.get(..n).unwrap_or_default();
             if now.is_empty() {
                 return state.len();
             }
             let mut pass = StepPass::default();
-            pass.add(slot, first, &now, 0);
+            pass.add(slot, first, now, 0);
             if self.pass(&pass).is_err() {
                 break;
             }
@@ -466,6 +471,7 @@ impl HostRunner {
                 reproducible: self.reproducible,
                 given: &[],
                 images: &[],
+                bidirectional: false,
                 tokens,
                 rows,
                 pieces: vec![StepTokens { state, first, rows }],
@@ -507,6 +513,7 @@ impl HostRunner {
             for (i, t) in tasks.iter().enumerate() {
                 let rest = &t.tokens[fed[i]..];
                 let now = rest.len().min(self.chunk.saturating_sub(pass.tokens.len()));
+                let now = self.piece(rest, now);
                 if now > 0 {
                     // The requested rows are the last ones of the task's tokens.
                     let (rows, later) = (logits[i].0, rest.len() - now);
@@ -568,6 +575,7 @@ impl HostRunner {
             let mut pass = StepPass::default();
             while let Some(p) = pieces.peek_mut() {
                 let now = p.tokens.len().min(self.chunk.saturating_sub(pass.tokens.len()));
+                let now = self.piece(p.tokens, now);
                 if now == 0 {
                     break;
                 }
@@ -645,26 +653,22 @@ impl HostRunner {
         Ok(())
     }
 
+    /// The number of tokens for a pass that has room for `n` of these: more, if an image would be
+    /// cut.
+    fn piece(&self, tokens: &[u32], n: usize) -> usize {
+        if self.bidirectional { uncut_images(tokens, n) } else { n }
+    }
+
     /// See [`Runner::set_images`].
     fn set_images(&mut self, table: &Arc<ImageTable>) -> Result<(), SessionError> {
         if let Some(before) = &mut self.before {
-            return before.set_images(table);
+            before.set_images(table)?;
+            self.bidirectional = table.is_bidirectional();
+            return Ok(());
         }
-        let width = self.graph.image_width().ok_or_else(|| {
-            let arch = &self.graph.arch;
-            SessionError::Images(format!(
-                "architecture '{arch}' reads tokens in several places: rows of images cannot \
-                 replace them"
-            ))
-        })?;
-        if width != table.width() {
-            return Err(SessionError::Images(format!(
-                "the projector makes rows of {}, but the model's hidden states have {width} \
-                 elements: give the --mmproj file that belongs to this model",
-                table.width()
-            )));
-        }
+        table.check(&self.graph)?;
         self.images = Some(Arc::clone(table));
+        self.bidirectional = table.is_bidirectional();
         Ok(())
     }
 
@@ -763,6 +767,7 @@ impl HostRunner {
             reproducible: self.reproducible,
             given: &self.given,
             images: &self.shown,
+            bidirectional: self.bidirectional,
             tokens: &tokens,
             rows,
             pieces: pass.parts.iter().filter_map(piece).collect(),

@@ -2,14 +2,36 @@
 //!
 //! Each row has an id, as a token has one, above all ids of the vocabulary. So a prompt with images
 //! is a list of ids like any other, and the same image in a later prompt has the same ids: cached
-//! prefixes are found by ids alone. Ids of an image are never given to another one.
+//! prefixes are found by ids alone. Ids of an image are never given to another one, and ids of two
+//! images are never consecutive. So the rows of an image can be told from their ids.
 
+use crate::SessionError;
+use kjit_graph::Graph;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The first id of a row of an image. Vocabularies are smaller.
 pub const FIRST_IMAGE_ID: u32 = 1 << 31;
+
+/// The end of an image's rows that contain `tokens[at]`: the index after the last one. For a token
+/// it is the next index.
+pub fn image_end(tokens: &[u32], at: usize) -> usize {
+    let goes_on = |two: &[u32]| match *two {
+        [a, b] => a >= FIRST_IMAGE_ID && a.checked_add(1) == Some(b),
+        _ => false,
+    };
+    let rest = tokens.get(at..).unwrap_or_default();
+    at + 1 + rest.windows(2).take_while(|two| goes_on(two)).count()
+}
+
+/// The smallest number of tokens, `n` or more, after which no image continues.
+pub fn uncut_images(tokens: &[u32], n: usize) -> usize {
+    match n.checked_sub(1) {
+        Some(last) if n < tokens.len() => image_end(tokens, last),
+        _ => n,
+    }
+}
 
 /// The rows of one image.
 #[derive(Debug)]
@@ -79,6 +101,7 @@ struct Inner {
 pub struct ImageTable {
     width: usize,
     most_elems: usize,
+    bidirectional: bool,
     inner: Mutex<Inner>,
 }
 
@@ -86,12 +109,46 @@ impl ImageTable {
     /// A table of rows with `width` elements. It keeps up to `bytes` of rows that no request uses.
     pub fn new(width: usize, bytes: usize) -> ImageTable {
         let inner = Inner { next: FIRST_IMAGE_ID, ..Inner::default() };
-        ImageTable { width, most_elems: bytes / size_of::<f32>(), inner: Mutex::new(inner) }
+        let (most_elems, bidirectional) = (bytes / size_of::<f32>(), false);
+        ImageTable { width, most_elems, bidirectional, inner: Mutex::new(inner) }
+    }
+
+    /// Sets whether the rows of an image attend to all rows of the same image, also to later ones.
+    pub fn bidirectional(self, yes: bool) -> ImageTable {
+        ImageTable { bidirectional: yes, ..self }
+    }
+
+    /// Whether the rows of an image attend to all rows of the same image, also to later ones.
+    pub fn is_bidirectional(&self) -> bool {
+        self.bidirectional
     }
 
     /// Elements of a row.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// Checks that a model takes rows of this table.
+    ///
+    /// # Errors
+    /// [`SessionError::Images`] if it reads tokens in several places, or if its hidden states have
+    /// another width.
+    pub fn check(&self, graph: &Graph) -> Result<(), SessionError> {
+        let width = graph.image_width().ok_or_else(|| {
+            let arch = &graph.arch;
+            SessionError::Images(format!(
+                "architecture '{arch}' reads tokens in several places: rows of images cannot \
+                 replace them"
+            ))
+        })?;
+        if width != self.width {
+            return Err(SessionError::Images(format!(
+                "the projector makes rows of {}, but the model's hidden states have {width} \
+                 elements: give the --mmproj file that belongs to this model",
+                self.width
+            )));
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -129,7 +186,9 @@ impl ImageTable {
         }
         let mut inner = self.lock();
         let count = u32::try_from(elems / width).map_err(|_| ImageTableError::Ids)?;
-        let next = inner.next.checked_add(count).ok_or(ImageTableError::Ids)?;
+        // One id between two images belongs to none.
+        let next = inner.next.checked_add(count).and_then(|next| next.checked_add(1));
+        let next = next.ok_or(ImageTableError::Ids)?;
         let image = Arc::new(ImageRows { first: inner.next, width, rows });
         inner.next = next;
         inner.by_first.insert(image.first, Arc::downgrade(&image));
@@ -161,7 +220,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use super::{FIRST_IMAGE_ID, ImageTable, ImageTableError};
+    use super::{FIRST_IMAGE_ID, ImageTable, ImageTableError, image_end, uncut_images};
     use std::sync::Arc;
 
     #[test]
@@ -170,17 +229,34 @@ mod tests {
         let a = table.add([1; 32], vec![1.0; 6]).unwrap();
         let b = table.add([2; 32], vec![2.0; 3]).unwrap();
         assert_eq!(a.ids(), FIRST_IMAGE_ID..FIRST_IMAGE_ID + 2);
-        assert_eq!(b.ids(), FIRST_IMAGE_ID + 2..FIRST_IMAGE_ID + 3);
+        assert_eq!(b.ids(), FIRST_IMAGE_ID + 3..FIRST_IMAGE_ID + 4);
         assert!(Arc::ptr_eq(&table.add([1; 32], vec![9.0; 6]).unwrap(), &a));
         assert!(Arc::ptr_eq(&table.find(FIRST_IMAGE_ID + 1).unwrap(), &a));
-        assert!(Arc::ptr_eq(&table.find(FIRST_IMAGE_ID + 2).unwrap(), &b));
-        assert!(table.find(FIRST_IMAGE_ID + 3).is_none() && table.find(7).is_none());
-        assert_eq!(b.row(FIRST_IMAGE_ID + 2), Some(&[2.0; 3][..]));
+        assert!(Arc::ptr_eq(&table.find(FIRST_IMAGE_ID + 3).unwrap(), &b));
+        let none = |id: u32| table.find(id).is_none();
+        assert!(none(FIRST_IMAGE_ID + 2) && none(FIRST_IMAGE_ID + 4) && none(7));
+        assert_eq!(b.row(FIRST_IMAGE_ID + 3), Some(&[2.0; 3][..]));
         assert_eq!(b.row(FIRST_IMAGE_ID), None);
         assert_eq!(
             table.add([3; 32], vec![0.0; 4]).unwrap_err(),
             ImageTableError::Width { elems: 4, width: 3 }
         );
+    }
+
+    #[test]
+    fn pieces_end_where_no_image_continues() {
+        let of = |offsets: &[u32]| -> Vec<u32> {
+            offsets.iter().map(|o| if *o < 100 { *o } else { FIRST_IMAGE_ID + o - 100 }).collect()
+        };
+        // Two texts, an image of three rows, and another one directly after it.
+        let tokens = of(&[1, 2, 100, 101, 102, 104, 105, 7]);
+        let ends: Vec<usize> = (0..=8).map(|n| uncut_images(&tokens, n)).collect();
+        assert_eq!(ends, [0, 1, 2, 5, 5, 5, 7, 7, 8]);
+        assert_eq!(
+            (0..8).map(|at| image_end(&tokens, at)).collect::<Vec<_>>(),
+            [1, 2, 5, 5, 5, 7, 7, 8]
+        );
+        assert_eq!(image_end(&[u32::MAX, 0], 0), 1);
     }
 
     #[test]
@@ -194,6 +270,6 @@ mod tests {
         drop(a);
         assert!(table.find(id).is_none() && table.get(&[1; 32]).is_none());
         let again = table.add([1; 32], vec![1.0; 4]).unwrap();
-        assert_eq!(again.ids().start, FIRST_IMAGE_ID + 4, "ids are not used again");
+        assert_eq!(again.ids().start, FIRST_IMAGE_ID + 6, "ids are not used again");
     }
 }

@@ -30,7 +30,7 @@ pub use device::DeviceChoice;
 pub use embed::embeds;
 pub use error::{SessionError, check_scores};
 pub use host_ops::{HostOps, OpenHostOps};
-pub use images::{FIRST_IMAGE_ID, ImageRows, ImageTable, ImageTableError};
+pub use images::{FIRST_IMAGE_ID, ImageRows, ImageTable, ImageTableError, image_end, uncut_images};
 #[doc(hidden)]
 pub use kjit_engine::NonExhaustive;
 pub use options::{

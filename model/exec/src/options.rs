@@ -182,6 +182,9 @@ pub struct OpenOptions {
     /// Places for LoRA adapters that are loaded later, at most [`kjit_graph::MOST_ADAPTERS`], and
     /// the largest rank of such an adapter. Not together with `adapters`. `None`: no places.
     pub adapter_slots: Option<(usize, usize)>,
+    /// Rows of an image if they attend to each other, also to later ones (Gemma 3's 256). A GPU
+    /// then gets a program for a pass of these rows. 0: images have no such rows.
+    pub image_rows: usize,
     /// On a GPU: names of values to keep in memory after a step. A value that a fused step has only
     /// in registers is not kept.
     pub keep: Vec<String>,
@@ -220,6 +223,7 @@ impl Default for OpenOptions {
             stream: false,
             adapters: vec![],
             adapter_slots: None,
+            image_rows: 0,
             keep: vec![],
             _more: NonExhaustive::default(),
         }

@@ -190,7 +190,7 @@ pub trait Runner: Any + Send {
     /// # Errors
     /// [`SessionError::Images`] if the device or the model has no place for them.
     fn set_images(&mut self, _table: &Arc<ImageTable>) -> Result<(), SessionError> {
-        let why = "images are computed on the CPU only: give --device cpu";
+        let why = "this device has no place for rows of images: give --device cpu";
         Err(SessionError::Images(why.to_owned()))
     }
 

@@ -291,6 +291,8 @@ fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
         now.extend(launched(&rows.program.launches));
         now.extend([&rows.adjust, &rows.greedy, &rows.draw].into_iter().flatten().map(|l| l.job));
     }
+    // Images do not wait for the background.
+    now.extend(plan.image.iter().flat_map(|p| launched(&p.launches)));
     now.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
     let mut late: Vec<JobId> = plan.prompts.iter().flat_map(|p| launched(&p.launches)).collect();
     late.sort_unstable();

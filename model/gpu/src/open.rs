@@ -764,6 +764,7 @@ fn assemble(
         each: plan
             .prompts
             .iter()
+            .chain(&plan.image)
             .filter(|p| p.wants_each())
             .map(|p| p.tokens as usize)
             .max()

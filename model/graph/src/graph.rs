@@ -129,6 +129,38 @@ impl Graph {
         alone.then_some(value.slots * value.width)
     }
 
+    /// The same graph for a pass with the last `rows` tokens of its sequence or more, all of which
+    /// see each other: the rows of an image. A window bounds the distance on both sides.
+    ///
+    /// # Errors
+    /// The reason why the model cannot attend in this way.
+    pub fn with_rows_that_see_each_other(&self, rows: usize) -> Result<Graph, String> {
+        use op::Mask::{All, Around, Causal};
+        let mut graph = self.clone();
+        for op in &mut graph.ops {
+            let Op::Attention(a) = op else { continue };
+            let state = self.state(a.state);
+            let window = state.window();
+            if a.mask != Causal || a.only.is_some() || self.kv(a.state).is_none() {
+                return Err(format!("'{}' has another mask", state.name));
+            }
+            a.mask = match window {
+                None => All,
+                Some(window) if window < rows => {
+                    let name = &state.name;
+                    return Err(format!(
+                        "the window of '{name}' is below the {rows} rows of an image"
+                    ));
+                }
+                Some(window) => Around(2 * (window - 1)),
+            };
+        }
+        if self.is_recurrent() || self.pooling.is_some() {
+            return Err("it has recurrent states, or it is an encoder".to_owned());
+        }
+        Ok(graph)
+    }
+
     /// The factor of each adapter for sequences that choose none.
     pub fn adapter_factors(&self) -> Vec<f32> {
         self.adapters.iter().map(|a| a.unit * a.scale).collect()

@@ -112,6 +112,7 @@ pub struct Builder<'g> {
     launches: Vec<Launch>,
     step: usize,
     given: Option<BufferId>,
+    embedded: Option<BufferId>,
     pauses: Vec<Pause>,
 }
 
@@ -140,6 +141,7 @@ impl<'g> Builder<'g> {
             launches,
             step: 0,
             given: None,
+            embedded: None,
             pauses: vec![],
         }
     }
@@ -200,6 +202,16 @@ impl<'g> Builder<'g> {
             self.values.insert(v, id);
             self.given = Some(id);
         }
+    }
+
+    /// A buffer for the embeddings of tokens, of which the host may write rows before the first
+    /// launch.
+    pub fn make_embedded(&mut self, v: ValueId) -> Bind {
+        let made = self.make(v);
+        if let Bind::Buffer(id) = made {
+            self.embedded = Some(id);
+        }
+        made
     }
 
     /// As [`Builder::make`], for a value stored as f16 tiles.
@@ -333,6 +345,9 @@ impl<'g> Builder<'g> {
                 }
             }
         }
+        if let Some(life) = self.embedded.and_then(|id| lives.get_mut(id.0 as usize)) {
+            life.first = 0;
+        }
         for pause in &self.pauses {
             // A pause reads after the previous launch and writes before the next one.
             let reads = pause.what.reads().iter().map(|id| (id, pause.at.saturating_sub(1)));
@@ -359,8 +374,7 @@ impl<'g> Builder<'g> {
         let (kept, buffers) = (kept.collect(), buffers.collect());
         let head_from =
             self.launches.iter().position(|l| l.step >= first).unwrap_or(self.launches.len());
-        let (tokens, launches, given, pauses) =
-            (self.tokens, self.launches, self.given, self.pauses);
+        let Builder { tokens, launches, given, embedded, pauses, .. } = self;
         Program {
             tokens,
             buffers,
@@ -372,6 +386,7 @@ impl<'g> Builder<'g> {
             head,
             head_from,
             given,
+            embedded,
             pauses,
         }
     }

@@ -47,12 +47,16 @@ impl Lower<'_> {
             By::Token => (Control::Tokens, if self.drafted { 0 } else { self.context + 1 }),
             By::Position => (Control::Numbers, 0),
         };
+        let to = match by {
+            By::Token => self.program.make_embedded(out),
+            By::Position => self.program.make(out),
+        };
         let args = EmbedArgs {
             table: self.matrix(table),
             tokens: Bind::Control(ids),
             slots: self.slots(),
             position: self.position(),
-            out: self.program.make(out),
+            out: to,
             scale: Bind::F32(scale),
             capacity: Bind::U32(capacity),
         };

@@ -53,6 +53,12 @@ pub struct Plan {
     pub prompts: Vec<Program>,
     /// The reason why there are no prompt programs.
     pub no_prompts: Option<String>,
+    /// A pass of the rows of an image that attend to each other, without logits. `None` if it was
+    /// not requested ([`OpenOptions::image_rows`](kjit_exec::OpenOptions::image_rows)), or if it
+    /// is not possible.
+    pub image: Option<Program>,
+    /// The reason why the requested program for images is missing.
+    pub no_image: Option<String>,
     /// Sequence slots, whose keys and values are side by side in the caches; at least one.
     pub slots: usize,
     /// Batch programs, smallest first; empty for one slot.
@@ -92,6 +98,7 @@ impl Plan {
             .chain(&self.prompts)
             .chain(batches)
             .chain(self.copying())
+            .chain(&self.image)
             .collect()
     }
 

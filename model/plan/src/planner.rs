@@ -133,6 +133,13 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.is_bidirectional()) {
         return Err(unsupported("a prompt in one pass", why));
     }
+    let (mut image, no_image) = match options.image_rows {
+        0 => (None, None),
+        rows => match planner.image(rows, prompts.last())? {
+            Ok(program) => (Some(program), None),
+            Err(why) => (None, Some(why)),
+        },
+    };
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
         let mut program = planner.program(ProgramPurpose::Batch(n))?;
@@ -143,7 +150,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut base = decode.base + decode.arena;
     let own = persistent.iter_mut().filter_map(|one| one.own.as_deref_mut());
     let others = batches.iter_mut().chain(&mut drafts).chain(own).map(|b| &mut b.program);
-    for p in prompts.iter_mut().chain(others).chain(&mut copying) {
+    for p in prompts.iter_mut().chain(others).chain(&mut copying).chain(&mut image) {
         p.base = base;
         base += p.arena;
     }
@@ -172,6 +179,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         no_persistent,
         prompts,
         no_prompts,
+        image,
+        no_image,
         slots,
         batches,
         drafts,
@@ -431,6 +440,45 @@ impl<'a> Planner<'a> {
             self.jobs = before;
         }
         Ok((prompts, none))
+    }
+
+    /// The program for the rows of an image that attend to each other, or the reason why there is
+    /// none. `longest` is the prompt program for the most tokens.
+    fn image(
+        &mut self,
+        rows: usize,
+        longest: Option<&Program>,
+    ) -> Result<Result<Program, String>, PlanError> {
+        let &Request { graph, options, .. } = self.request;
+        let Some(longest) = longest else {
+            return Ok(Err("this card has no kernels for prompts of the model".to_owned()));
+        };
+        if options.reproducible {
+            return Ok(Err("--reproducible computes tokens in their order".to_owned()));
+        }
+        let tokens = u32::try_from(rows).unwrap_or(u32::MAX);
+        // Exchanges between devices have room for the longest prompt.
+        if tokens > longest.tokens {
+            let chunk = longest.tokens;
+            let why =
+                format!("an image has {rows} rows, a pass {chunk}: give --prefill-chunk {rows}");
+            return Ok(Err(why));
+        }
+        let whole = match graph.with_rows_that_see_each_other(rows) {
+            Ok(whole) => whole,
+            Err(why) => return Ok(Err(why)),
+        };
+        let steps = fuse(&whole);
+        let source = Source::of(&whole, &steps)?;
+        let before = (self.jobs.clone(), self.matrices.clone(), self.vectors.clone());
+        match self.program_of(source, ProgramPurpose::Prompt(tokens)) {
+            Ok(program) => Ok(Ok(program)),
+            Err(PlanError::Unsupported { what, why }) => {
+                (self.jobs, self.matrices, self.vectors) = before;
+                Ok(Err(format!("{what}: {why}")))
+            }
+            Err(other) => Err(other),
+        }
     }
 
     /// The program that verifies drafts. `None` for a model whose state is written while it is read

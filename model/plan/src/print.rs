@@ -105,6 +105,7 @@ impl Display for Plan {
         self.copying()
             .into_iter()
             .try_for_each(|p| program(f, "prompt with its experts copied", self, p))?;
+        self.image.iter().try_for_each(|p| program(f, "an image", self, p))?;
         self.batches
             .iter()
             .try_for_each(|b| program(f, "concurrent sequences", self, &b.program))?;

@@ -90,6 +90,9 @@ pub struct Program {
     pub head_from: usize,
     /// Input buffer of f32 hidden states. `None` if the program starts from token ids.
     pub given: Option<BufferId>,
+    /// The embeddings of the tokens, an f32 row for each. Before the first launch the host may
+    /// write rows there whose ids are 2³¹ or more.
+    pub embedded: Option<BufferId>,
     /// Pauses at which the CPU computes, in order.
     pub pauses: Vec<Pause>,
 }

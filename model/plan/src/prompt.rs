@@ -50,7 +50,11 @@ impl Lower<'_> {
         let (position, keys, values) =
             (self.position(), Bind::Keys(a.cache), Bind::Values(a.cache));
         let (kv, scale) = (form.kv, a.scale);
-        let scores = Scores { around: a.around, ..self.scores(a) };
+        let scores = match (a.around, self.scores(a)) {
+            // The distance is the only limit then.
+            (Some(_), scores) => Scores { around: a.around, window: None, chunk: None, ..scores },
+            (None, scores) => scores,
+        };
         let spec =
             self.tuned(FlashSpec { heads: a.heads, kv, scale, scores, paged: false, tuning: None });
         let spec = FlashSpec { paged, ..spec };

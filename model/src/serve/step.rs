@@ -8,6 +8,7 @@ use super::host_sampling::choose;
 use super::request::{Failure, Refused};
 use super::running::{ActiveRequest, End, Running, guarded};
 use super::worker::Worker;
+use crate::exec::uncut_images;
 use crate::sample::TokenMask;
 use crate::session::{SequenceId, Session, SessionError, StepOutput, Want, Work};
 use std::time::{Duration, Instant};
@@ -183,6 +184,9 @@ impl Worker {
         for (r, n) in self.running.iter().zip(&mut take) {
             let next = r.borders.iter().filter(|border| **border > r.fed).min();
             *n = next.map_or(*n, |border| (*n).min(border - r.fed));
+            if session.is_some_and(Session::has_whole_images) {
+                *n = uncut_images(r.rest(), *n);
+            }
         }
         take
     }

@@ -223,6 +223,11 @@ impl Session {
         Ok(())
     }
 
+    /// Whether steps must not end within an image, because its rows attend to each other.
+    pub(crate) fn has_whole_images(&self) -> bool {
+        self.images.as_ref().is_some_and(|images| images.is_bidirectional())
+    }
+
     /// Adds an empty sequence that is sampled with `options`.
     ///
     /// # Errors
@@ -368,6 +373,13 @@ impl Session {
         let shown = |id: u32| self.images.as_ref().is_some_and(|all| all.find(id).is_some());
         if let Some(&id) = work.tokens.iter().find(|&&id| id as usize >= n_vocab && !shown(id)) {
             return Err(SessionError::Token { id, n_vocab });
+        }
+        if let Some(images) = self.images.as_ref().filter(|all| all.is_bidirectional())
+            && let Some(&last) = work.tokens.last()
+            && images.find(last).is_some_and(|image| image.row(last.wrapping_add(1)).is_some())
+        {
+            let why = "a step ends within an image whose rows attend to each other";
+            return Err(SessionError::Images(why.to_owned()));
         }
         let tokens = len.saturating_add(work.tokens.len());
         if tokens > self.context {

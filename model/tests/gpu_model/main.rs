@@ -17,7 +17,9 @@ use kjit_model::session::{DecodeControl, KvType, OpenOptions, Session, SessionEr
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use support::files::model_path;
+use support::image_prompts;
 use support::near::off;
 use support::oracle::{ids, kl, log_sum_exp, oracle};
 use support::paged;
@@ -610,6 +612,44 @@ fn recurrent_states_are_saved_at_continuation_points() {
         );
         eprintln!("{name}: the host's");
     }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn rows_of_images_match_the_host() {
+    let engine = engine();
+    let device = device(&engine);
+    let (mut models, mut whole) = (0, 0);
+    for path in tiny_models() {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let routes = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
+        // One choice of other experts changes a tiny model's logits by more than any rounding.
+        if graph.image_width().is_none() || routes {
+            continue;
+        }
+        for (paged, chunk, most) in [(Some(1536), 256, 60), (None, 32, 24)] {
+            let paged = paged.filter(|_| OpenOptions::default().may_page(&graph).is_ok());
+            let o = OpenOptions { sequences: 4, paged, ..options(300, chunk) };
+            let truth = OpenOptions { precise: true, paged: None, ..o.clone() };
+            let mut host = SoloSession::cpu(&gguf, &graph, &truth);
+            let gpu = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &o).unwrap();
+            eprintln!("{}", path.file_name().unwrap().to_string_lossy());
+            let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+            let bounds = (most, 2e-2);
+            let model = (&*gguf, &graph);
+            image_prompts::assert_matches_host(gpu, &mut host, model, bounds, false, seed);
+            // As Gemma 3's images.
+            if graph.with_rows_that_see_each_other(most).is_ok() && chunk > most {
+                let o = OpenOptions { image_rows: most, ..o };
+                let gpu = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &o).unwrap();
+                image_prompts::assert_matches_host(gpu, &mut host, model, bounds, true, seed);
+                whole += 1;
+            }
+        }
+        models += 1;
+    }
+    assert!(models > 3 && whole > 3, "{models} models, {whole} with images of their own passes");
 }
 
 #[test]

@@ -2,10 +2,12 @@
 //! cached prefixes never match other images.
 
 use crate::it::support::files::{tiny_model, tiny_models};
+use crate::it::support::image_prompts::embeddings;
+use crate::it::support::near::off;
 use crate::it::support::submitted_request::{SubmittedRequest, ask};
 use kjit_model::exec::{FIRST_IMAGE_ID, ImageRows, ImageTable};
 use kjit_model::gguf::Gguf;
-use kjit_model::graph::{Graph, Op, op::By};
+use kjit_model::graph::Graph;
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::{Refused, Scheduler, SchedulerOptions};
 use kjit_model::session::{OpenOptions, Session, SessionError, Want};
@@ -24,24 +26,6 @@ fn open(path: &Path, sequences: usize, context: usize) -> (Arc<Gguf>, Graph, Ses
     };
     let session = Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options).unwrap();
     (gguf, graph, session)
-}
-
-/// The embeddings of tokens, as the model reads them.
-fn embeddings(gguf: &Gguf, graph: &Graph, tokens: &[u32]) -> Option<Vec<f32>> {
-    let embed = graph.ops.iter().find_map(|op| match op {
-        Op::Embed(e) if e.by == By::Token => Some(e),
-        _ => None,
-    })?;
-    let (w, width) = (graph.weight(embed.table), graph.image_width()?);
-    let data = gguf.tensor(&w.tensor).unwrap().data;
-    let each = data.len() / w.rows;
-    let mut all = vec![];
-    for token in tokens {
-        let mut row = vec![f32::NAN; width];
-        w.format.decode(&data[*token as usize * each..][..each], &mut row).unwrap();
-        all.extend(row.iter().map(|x| x * embed.scale));
-    }
-    Some(all)
 }
 
 fn logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
@@ -71,6 +55,50 @@ fn image_rows_compute_as_tokens_of_equal_embeddings() {
         models += 1;
     }
     assert!(models > 0 || tiny_models().is_empty());
+}
+
+/// The oracle is the graph with the masks of an encoder, of which a step is one row or one image.
+#[test]
+fn rows_of_an_image_see_each_other_and_nothing_else_later() {
+    let Some(path) = tiny_model("tiny-gemma3-q8_0.gguf") else { return };
+    let (_, graph, mut session) = open(&path, 2, 64);
+    let gguf = Arc::new(Gguf::open(&path).unwrap());
+    let masked = graph.with_rows_that_see_each_other(9).unwrap();
+    let options = OpenOptions { threads: 2, precise: true, ..OpenOptions::new(64) };
+    let mut oracle = Session::on_cpu(gguf, masked, &options).unwrap();
+    let width = graph.image_width().unwrap();
+    let table = Arc::new(ImageTable::new(width, 1 << 20).bidirectional(true));
+    session.set_images(&table).unwrap();
+    // The oracle's masks are in its graph, which takes no images: the rows are those of tokens.
+    let tokens: Vec<u32> = (0..9).map(|i| 40 + i * 13).collect();
+    let (gguf, ..) = open(&path, 1, 24);
+    let rows = embeddings(&gguf, &graph, &tokens).unwrap();
+    let [a, b] = [1, 2].map(|key| table.add([key; 32], rows.clone()).unwrap());
+    let ids = |image: &ImageRows| image.ids().collect::<Vec<u32>>();
+    // Passes have six tokens, so each image is longer than a pass.
+    let prompt = [&[1, 4, 7][..], &ids(&a), &[9, 3], &ids(&b), &[8, 2]].concat();
+    let got = logits(&mut session, &prompt);
+    let id = oracle.add(SampleOptions::default()).unwrap();
+    let mut want = vec![];
+    for step in [&[1][..], &[4], &[7], &tokens, &[9], &[3], &tokens, &[8], &[2]] {
+        want.extend(oracle.feed(id, step, Want::All).unwrap());
+    }
+    assert!(off(&got, &want) < 1e-5, "{}", off(&got, &want));
+    // A causal mask gives other logits.
+    let causal = Arc::new(ImageTable::new(width, 1 << 20));
+    let image = causal.add([1; 32], rows).unwrap();
+    let (_, _, mut other) = open(&path, 1, 64);
+    other.set_images(&causal).unwrap();
+    let other = logits(&mut other, &[&[1, 4, 7][..], &ids(&image), &[9, 3]].concat());
+    assert!(off(&other, &want[..other.len()]) > 1e-2);
+    // A prefix that ends within an image is continued.
+    let id = session.add(SampleOptions::default()).unwrap();
+    session.feed(id, &prompt, Want::Last).unwrap();
+    session.truncate(id, 7).unwrap();
+    let again = session.feed(id, &prompt[7..], Want::Last).unwrap();
+    assert!(off(&again, &want[want.len() - again.len()..]) < 1e-5);
+    let cut = session.feed(id, &ids(&a)[..3], Want::Last).unwrap_err();
+    assert!(matches!(cut, SessionError::Images(_)), "{cut}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod files;
 #[path = "../../gguf/tests/it/support/folder.rs"]
 pub mod folder;
 pub mod folders;
+pub mod image_prompts;
 pub mod near;
 #[path = "../../gguf/tests/it/support/opened.rs"]
 pub mod opened;

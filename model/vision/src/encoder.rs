@@ -2,6 +2,7 @@
 
 use crate::mmproj::{Linear, Norm, Tensors};
 use crate::settings::{Activation, Projector, Settings};
+use crate::soft::SoftTokens;
 use crate::{Picture, Prepared, VisionError};
 use kjit_cpu::Dense;
 use kjit_gguf::Gguf;
@@ -33,6 +34,7 @@ pub struct VisionEncoder {
     blocks: Vec<Block>,
     after: Option<Norm>,
     projections: Vec<Linear>,
+    soft: Option<SoftTokens>,
     dense: Mutex<Dense>,
 }
 
@@ -84,6 +86,11 @@ impl VisionEncoder {
             Projector::Idefics3 => {
                 vec![tensors.linear("mm.model.fc", width * settings.merge.pow(2))?]
             }
+            Projector::Gemma3 => vec![],
+        };
+        let soft = match settings.projector {
+            Projector::Gemma3 => Some(SoftTokens::read(&tensors, width)?),
+            Projector::Mlp | Projector::Idefics3 => None,
         };
         let (before, after) = (tensors.norm("v.pre_ln", width)?, tensors.norm("v.post_ln", width)?);
         let all = blocks.iter().flat_map(|b| [&b.query, &b.key, &b.value, &b.out, &b.down]);
@@ -102,13 +109,22 @@ impl VisionEncoder {
             blocks,
             after,
             projections,
+            soft,
             dense,
         })
     }
 
     /// Elements of a row that [`VisionEncoder::encode`] makes: those of the model's hidden states.
     pub fn width(&self) -> usize {
-        self.projections.last().map_or(0, |last| last.rows)
+        match &self.soft {
+            Some(soft) => soft.outputs,
+            None => self.projections.last().map_or(0, |last| last.rows),
+        }
+    }
+
+    /// Whether the rows of a picture attend to each other in the model, also to later ones.
+    pub fn is_bidirectional(&self) -> bool {
+        self.settings.projector == Projector::Gemma3
     }
 
     /// Most rows that a picture becomes, besides the text around them.
@@ -177,6 +193,9 @@ impl VisionEncoder {
         if self.class.is_some() {
             x.drain(..width);
         }
+        if let Some(soft) = &self.soft {
+            return Ok(soft.project(dense, &x, s));
+        }
         match s.projector {
             Projector::Mlp => {
                 let mut y = self.linear(dense, &self.projections[0], &x)?;
@@ -185,7 +204,7 @@ impl VisionEncoder {
                 });
                 self.linear(dense, &self.projections[1], &y)
             }
-            Projector::Idefics3 => {
+            Projector::Gemma3 | Projector::Idefics3 => {
                 self.linear(dense, &self.projections[0], &merged(&x, s.side(), width, s.merge))
             }
         }

@@ -31,3 +31,9 @@ pub(crate) fn idefics3(lines: usize, columns: usize, rows: usize) -> Vec<Piece> 
     pieces.extend([Piece::Text(text), Piece::Rows(rows), Piece::Text(AROUND.to_owned())]);
     pieces
 }
+
+/// Gemma 3: one picture between its marks, with the empty lines of transformers.
+pub(crate) fn gemma3(rows: usize) -> Vec<Piece> {
+    let text = |text: &str| Piece::Text(text.to_owned());
+    vec![text("\n\n<start_of_image>"), Piece::Rows(rows), text("<end_of_image>\n\n")]
+}

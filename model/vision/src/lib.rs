@@ -24,6 +24,7 @@ mod mmproj;
 mod preprocess;
 mod resize;
 mod settings;
+mod soft;
 
 pub use encoder::VisionEncoder;
 pub use error::VisionError;

@@ -31,6 +31,10 @@ impl Prepared {
                 let tiles = vec![clip(picture, settings.image)];
                 Prepared { tiles, layout: vec![Piece::Rows(settings.rows())] }
             }
+            Projector::Gemma3 => {
+                let tiles = vec![resize(picture, settings.image, settings.image, Filter::Bilinear)];
+                Prepared { tiles, layout: layout::gemma3(settings.rows()) }
+            }
             Projector::Idefics3 => {
                 let (tiles, lines, columns) = idefics3(picture, settings.longest, settings.image);
                 Prepared { tiles, layout: layout::idefics3(lines, columns, settings.rows()) }

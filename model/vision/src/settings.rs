@@ -15,6 +15,8 @@ pub enum Projector {
     Mlp,
     /// Idefics 3 and SmolVLM: squares of rows become one row, then a product.
     Idefics3,
+    /// Gemma 3: the mean of squares of rows, a norm, a product.
+    Gemma3,
 }
 
 /// The activation between the products of a block.
@@ -81,9 +83,11 @@ impl Settings {
         let projector = match kind {
             "mlp" => Projector::Mlp,
             "idefics3" => Projector::Idefics3,
+            "gemma3" => Projector::Gemma3,
             other => {
                 return Err(wrong(format!(
-                    "projector '{other}' is not known here: mlp (LLaVA) and idefics3 (SmolVLM) are"
+                    "projector '{other}' is not known here: mlp (LLaVA), idefics3 (SmolVLM) and \
+                     gemma3 are"
                 )));
             }
         };
@@ -122,6 +126,9 @@ impl Settings {
         let merge = match projector {
             Projector::Mlp => 1,
             Projector::Idefics3 => size("clip.vision.projector.scale_factor", 16)?,
+            // All files of Gemma 3 were made for squares of 4; some do not say so.
+            Projector::Gemma3 if gguf.opt_u32("clip.vision.projector.scale_factor")?.is_none() => 4,
+            Projector::Gemma3 => size("clip.vision.projector.scale_factor", 16)?,
         };
         let longest = match gguf.opt_u32("clip.vision.preproc_image_size")? {
             Some(longest) => (longest as usize).clamp(image, MOST_SIDE),
@@ -158,7 +165,7 @@ impl Settings {
             std,
         };
         let side = settings.side();
-        if !image.is_multiple_of(patch) && projector == Projector::Idefics3
+        if !image.is_multiple_of(patch) && projector != Projector::Mlp
             || !side.is_multiple_of(merge)
             || side * side > MOST_PATCHES
             || !width.is_multiple_of(heads)

@@ -21,6 +21,7 @@ mod simulated_engine;
 mod simulated_experts;
 mod simulated_faults;
 mod simulated_ffn;
+mod simulated_images;
 mod simulated_kernels;
 mod simulated_memory;
 mod simulated_model;

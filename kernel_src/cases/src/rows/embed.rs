@@ -1,9 +1,9 @@
 //! Cases and samples of `embed`.
 
-use crate::case::{Case, CaseArg, input, output, words};
+use crate::case::{Case, CaseArg, input, words};
 use crate::cases::Cases;
 use crate::data::{Matrix, Random};
-use crate::expect::{SINGLE, Storage};
+use crate::expect::{Expect, SINGLE, Storage};
 use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_formats::format::ALL;
@@ -59,13 +59,13 @@ fn of(
     let capacity = (rows + 6).max(9);
     let cols = spec.layout.cols;
     let table = Matrix::random(spec.layout.format, vocab, cols, random)?;
-    let tokens: Vec<u32> = (0..capacity * rows).map(|_| random.below(vocab) as u32).collect();
+    let mut tokens: Vec<u32> = (0..capacity * rows).map(|_| random.below(vocab) as u32).collect();
     let position: Vec<u32> =
         if spec.each_own { (0..rows as u32).map(|p| (8 + p) % 9).collect() } else { vec![4] };
     // Another order than that of the rows.
     let slots: Vec<u32> = (0..rows as u32).map(|r| (r + rows as u32 - 1) % rows as u32).collect();
     let scale = 1.75f32;
-    let mut want = vec![];
+    let (mut want, mut before) = (vec![], vec![0xff; rows * cols * 4]);
     for (r, &slot) in slots.iter().enumerate() {
         let slot = slot as usize;
         let at = if spec.each_own {
@@ -73,6 +73,15 @@ fn of(
         } else {
             position[0] as usize + r
         };
+        // The second row is no token's: it keeps the values that are there.
+        if r == 1 {
+            tokens[at] = (1 << 31) + random.below(vocab) as u32;
+            let kept = random.normals(cols, 1.0);
+            let bytes = kept.iter().flat_map(|x| x.to_le_bytes());
+            before.splice(4 * r * cols..4 * (r + 1) * cols, bytes);
+            want.extend(kept.into_iter().map(f64::from));
+            continue;
+        }
         want.extend(
             table.row(tokens[at] as usize).iter().map(|&v| f64::from(v) * f64::from(scale)),
         );
@@ -82,7 +91,11 @@ fn of(
         tokens: words("tokens", &tokens),
         slots: if spec.each_own { words("slots", &slots) } else { CaseArg::Null },
         position: words("position", &position),
-        out: output("out", Storage::F32, want, SINGLE),
+        out: CaseArg::Buffer {
+            name: "out",
+            before: before.into(),
+            expect: Expect::Real { storage: Storage::F32, want, tolerance: SINGLE },
+        },
         scale: CaseArg::F32(scale),
         capacity: CaseArg::U32(capacity as u32),
     };

@@ -5,6 +5,7 @@ use crate::Run;
 use crate::attend::Layer;
 use crate::attention::attend;
 use crate::shared_mut::SharedMut;
+use kjit_exec::image_end;
 use kjit_graph::op::Attention;
 
 impl Compute for Attention {
@@ -16,6 +17,8 @@ impl Compute for Attention {
         let only_width = only.map_or(0, |o| o.len() / rows);
         let (mut at, q_width, out_width) = (0, q.len() / rows, outs[0].len() / rows);
         for piece in &host.pieces {
+            let tokens = host.tokens.get(at..at + piece.rows).filter(|_| host.bidirectional);
+            let until = tokens.map(|tokens| ends(tokens, piece.first));
             let (keys, values, value_dim) = piece.state.attention_inputs(self.state);
             let layer = Layer {
                 q: &q[at * q_width..][..piece.rows * q_width],
@@ -28,6 +31,7 @@ impl Compute for Attention {
                 values,
                 window: host.graph.state(self.state).window(),
                 mask: self.mask,
+                until: until.as_deref(),
                 scale: self.scale,
                 soft_cap: self.soft_cap,
                 sinks,
@@ -45,4 +49,15 @@ impl Compute for Attention {
             at += piece.rows;
         }
     }
+}
+
+/// One past the last position that each of these tokens sees, the first of which is at `first`: the
+/// end of its image, or the next position.
+fn ends(tokens: &[u32], first: usize) -> Vec<usize> {
+    let mut all = Vec::with_capacity(tokens.len());
+    while all.len() < tokens.len() {
+        let end = image_end(tokens, all.len());
+        all.resize(end, first + end);
+    }
+    all
 }

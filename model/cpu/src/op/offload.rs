@@ -31,6 +31,7 @@ impl Compute for Offload {
                 reproducible: host.reproducible,
                 given: &[],
                 images: host.images,
+                bidirectional: host.bidirectional,
                 tokens: host.tokens,
                 rows,
                 pieces: vec![],

@@ -104,6 +104,9 @@ impl GpuRunner {
         }
         let rows: Vec<usize> = (0..tasks.len()).collect();
         let alone = self.goes_alone(tasks, &rows)?;
+        for t in tasks.iter().filter(|_| !alone) {
+            self.ends_with_text(t.tokens)?;
+        }
         for (t, r) in tasks.iter().zip(running) {
             let last = t.first + t.tokens.len() - 1;
             self.prefill(t, t.tokens.len() - usize::from(!alone), None)?;
@@ -171,6 +174,11 @@ impl GpuRunner {
                     }
                 };
                 recording = Some(step);
+                if self.images.is_some() {
+                    let at: Vec<(usize, usize)> =
+                        running.iter().filter(|r| r.live).map(|r| (r.slot, r.next)).collect();
+                    self.show_rows(&at)?;
+                }
                 self.replay(step)?;
                 for r in running.iter_mut().filter(|r| r.live) {
                     (r.next, r.written, r.fed) = (r.next + 1, r.next + 2, r.next + 1);

@@ -6,6 +6,7 @@
 //! are known when the step ends.
 
 use super::Drafted;
+use super::images::RingRows;
 use super::{GpuRunner, RecordedLaunches, choice_of};
 use crate::loaded_plan::{NONE, SlotScope};
 use kjit_exec::{SessionError, Task, Want, follow};
@@ -34,6 +35,14 @@ impl GpuRunner {
         let what = Drafted { slot: t.slot, rows: t.tokens.len(), chosen: plain };
         self.take_place(t.slot, t.first, t.first + t.tokens.len())?;
         let recording = self.record_drafted(what)?;
+        let shown = RingRows { slot: t.slot, first: t.first, tokens: t.tokens.len(), row: 0 };
+        self.show(
+            |runner| {
+                let drafts = runner.loaded.plan.drafts.as_ref();
+                Ok(&drafts.ok_or_else(none)?.program)
+            },
+            &[shown],
+        )?;
         let r = &self.loaded;
         let words = r.control.drafts.as_ref().ok_or_else(none)?;
         words.picks.write(|to| to.fill(NONE))?;

@@ -16,6 +16,7 @@ mod device_sharing;
 mod draft;
 mod embed;
 mod form;
+mod images;
 mod launched;
 mod pages;
 mod rank;
@@ -111,6 +112,10 @@ pub struct GpuRunner {
     pages: Option<(Pages, PinnedBuffer<u32>)>,
     /// A seed that all ranks share, from which random seeds are chosen.
     common_seed: Option<u64>,
+    /// The rows of images, if the session has any.
+    images: Option<images::StagedImages>,
+    /// Whether the rows of an image attend to each other: each image is a pass of its own.
+    bidirectional_images: bool,
 }
 
 /// The state of a slot's control words, as far as the host knows it.
@@ -251,6 +256,8 @@ impl GpuRunner {
             copied: None,
             pages: None,
             common_seed: None,
+            images: None,
+            bidirectional_images: false,
         };
         if let Some(pages) = runner.loaded.plan.pages {
             let numbers = runner.opened().pinned(pages)?;
@@ -449,9 +456,11 @@ impl GpuRunner {
     fn prompt(&self, index: usize) -> Result<&Program, SessionError> {
         let plan = &self.loaded.plan;
         let copying = || plan.copying().filter(|_| index == plan.prompts.len());
+        let image = || plan.image.as_ref().filter(|_| index == self.image_index());
         plan.prompts
             .get(index)
             .or_else(copying)
+            .or_else(image)
             .ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
     }
 

@@ -9,12 +9,13 @@ use super::stage_link::{PreviousStage, STAGING, StageLink};
 use super::{GpuRunner, LastProgram};
 use kjit_engine::{CopyEvents, Stream};
 use kjit_exec::{
-    DecodeControl, DeviceDecode, HiddenStates, HiddenStatesSink, KvPages, MaskCallback, Runner,
-    SessionError, StepAhead, StepOutput, Task, TokenSpan,
+    DecodeControl, DeviceDecode, HiddenStates, HiddenStatesSink, ImageTable, KvPages, MaskCallback,
+    Runner, SessionError, StepAhead, StepOutput, Task, TokenSpan,
 };
 use kjit_graph::{Graph, WeightId};
 use kjit_plan::{BufferId, JobId, Program};
 use std::any::Any;
+use std::sync::Arc;
 
 /// Words of the test pattern.
 const PATTERN: usize = 64 << 10;
@@ -315,6 +316,10 @@ impl Runner for GpuRunner {
 
     fn pages_mut(&mut self) -> Option<&mut dyn KvPages> {
         Some(self)
+    }
+
+    fn set_images(&mut self, table: &Arc<ImageTable>) -> Result<(), SessionError> {
+        GpuRunner::set_images(self, table)
     }
 
     fn remark(&mut self, line: String) {

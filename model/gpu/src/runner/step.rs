@@ -1,5 +1,6 @@
 //! A step: prompt chunks one after another, then one token of each sequence together.
 
+use super::images::RingRows;
 use super::{GpuRunner, LastProgram, RecordingKey, SamplingMode, choice_of};
 use crate::loaded_plan::{Piece, SlotScope};
 use kjit_engine::DeviceBuffer;
@@ -84,6 +85,9 @@ impl GpuRunner {
             self.reach(t.slot, t.first)?;
         }
         let alone = self.goes_alone(tasks, &rows)?;
+        for t in rows.iter().filter(|_| !alone).filter_map(|&i| tasks.get(i)) {
+            self.ends_with_text(t.tokens)?;
+        }
         let drafted: Vec<bool> = tasks.iter().map(|t| self.takes_drafts(t)).collect();
         let packed = self.prefill_packed(tasks, &rows, &drafted)?;
         // The prompt that runs alone must be the last prompt, because its logits are computed from
@@ -209,6 +213,7 @@ impl GpuRunner {
                 at.iter().map(|&(slot, position)| (slot, position, 1)).collect();
             self.take_rows(|runner| Ok(runner.rows_of(at.len())?.program), &tokens)?;
         }
+        self.show_rows(at)?;
         self.replay(recording)?;
         at.iter().for_each(|&(slot, position)| self.note(slot, |s| s.held = Some(position + 1)));
         if choice.is_some() {
@@ -245,8 +250,8 @@ impl GpuRunner {
         let (slot, end) = (task.slot, task.first + tokens);
         let mut at = task.first;
         while at < end {
-            let left = end - at;
-            match self.program_for(at, left)? {
+            let (image, left) = self.next_rows(slot, at, end - at)?;
+            match self.program_for(at, left, image)? {
                 Some(index) => {
                     let fed = self.feed_many(slot, at, index, left)?;
                     if let Some(out) = &mut out {
@@ -292,7 +297,13 @@ impl GpuRunner {
         let mut left: Vec<(usize, usize)> = vec![];
         for ((i, t), drafted) in tasks.iter().enumerate().zip(drafted) {
             let n = t.tokens.len().saturating_sub(usize::from(rows.contains(&i)));
-            if !drafted && n > 1 && n < most && !matches!(t.want, Want::All | Want::Drafted(_)) {
+            let own = self.has_own_passes(t.tokens);
+            if !own
+                && !drafted
+                && n > 1
+                && n < most
+                && !matches!(t.want, Want::All | Want::Drafted(_))
+            {
                 left.push((i, n));
             }
         }
@@ -351,14 +362,16 @@ impl GpuRunner {
             .iter()
             .position(fits)
             .ok_or_else(|| SessionError::Device("no program for these prompts".to_owned()))?;
-        let mut all = vec![];
+        let (mut all, mut shown) = (vec![], vec![]);
         for &(i, row, n) in pieces {
             let Some(t) = tasks.get(i) else { continue };
+            shown.push(RingRows { slot: t.slot, first: t.first, tokens: n, row });
             self.move_to(t.slot, t.first)?;
             self.take_place(t.slot, t.first, t.first + n)?;
             let now = self.now(self.prompt(index)?, n, Choice::Greedy)?;
             all.push(Piece { slot: t.slot, row, now });
         }
+        self.show(|runner| runner.prompt(index), &shown)?;
         let (r, program) = (&self.loaded, self.prompt(index)?);
         let trace = r.stream.device().trace();
         let span = trace.map(|t| {
@@ -379,7 +392,22 @@ impl GpuRunner {
     }
 
     /// The prompt program for `left` tokens; `None` if they run one by one.
-    fn program_for(&mut self, at: usize, left: usize) -> Result<Option<usize>, SessionError> {
+    fn program_for(
+        &mut self,
+        at: usize,
+        left: usize,
+        image: bool,
+    ) -> Result<Option<usize>, SessionError> {
+        let rows = self.loaded.plan.image.as_ref().map_or(0, |p| p.tokens as usize);
+        // A single row is the last one of its image, which sees all others like any token.
+        if image && left > 1 {
+            return match left <= rows {
+                true => Ok(Some(self.image_index())),
+                false => Err(SessionError::Images(format!(
+                    "an image has {left} rows, a pass of the model {rows}"
+                ))),
+            };
+        }
         let many = left > 1 && self.prompts_ready(at)?;
         let prompts = &self.loaded.plan.prompts;
         if many && self.copied.is_some_and(|copied| left >= copied.from) {
@@ -398,7 +426,8 @@ impl GpuRunner {
         at: usize,
         left: usize,
     ) -> Result<usize, SessionError> {
-        match self.program_for(at, left)? {
+        let (image, left) = self.next_rows(slot, at, left)?;
+        match self.program_for(at, left, image)? {
             Some(index) => self.feed_many(slot, at, index, left),
             None => self.run_rows(&[(slot, at)], None).map(|()| 1),
         }
@@ -417,6 +446,8 @@ impl GpuRunner {
         let tokens = left.min(self.prompt(index)?.tokens as usize);
         self.take_place(slot, at, at + tokens)?;
         self.take_rows(|runner| runner.prompt(index), &[(slot, at, tokens)])?;
+        let shown = RingRows { slot, first: at, tokens, row: 0 };
+        self.show(|runner| runner.prompt(index), &[shown])?;
         let (r, program) = (&self.loaded, self.prompt(index)?);
         let span = r
             .stream

@@ -94,6 +94,26 @@ fn smolvlm_rows_are_those_of_transformers() {
 }
 
 #[test]
+fn gemma3_pixels_are_those_of_transformers() {
+    pixels_are_those_of_transformers("gemma3");
+}
+
+#[test]
+fn gemma3_rows_are_those_of_transformers() {
+    rows_are_those_of_transformers("gemma3");
+}
+
+#[test]
+fn gemma3_picture_stands_between_its_marks() {
+    let encoder = VisionEncoder::open(data("gemma3.gguf"), 1).unwrap();
+    assert!(encoder.is_bidirectional());
+    let picture = encoder.prepare(&std::fs::read(data("9x90.png")).unwrap()).unwrap();
+    let text = |text: &str| Piece::Text(text.to_owned());
+    let wanted = [text("\n\n<start_of_image>"), Piece::Rows(9), text("<end_of_image>\n\n")];
+    assert_eq!(picture.layout(), wanted);
+}
+
+#[test]
 fn smolvlm_tiles_stand_in_their_markers() {
     let encoder = VisionEncoder::open(data("smolvlm.gguf"), 1).unwrap();
     let prepare = |name: &str| encoder.prepare(&std::fs::read(data(name)).unwrap()).unwrap();
