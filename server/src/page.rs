@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 /// Content security policy: scripts, styles, fonts and pictures are files of this server, requests
 /// go to this server, and no text ever becomes HTML or code.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; \
-    img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+    img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// A file of the page.

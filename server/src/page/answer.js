@@ -2,7 +2,7 @@
 // chat is shown.
 
 import { events, post, Refused } from "./ask.js";
-import { withFiles } from "./files.js";
+import { contentOf } from "./files.js";
 import { samplers, sound } from "./settings.js";
 import { add, isBusy, kept, say, state } from "./state.js";
 import { putMessage } from "./store.js";
@@ -20,7 +20,7 @@ function conversation(branch, settings) {
     .filter((m) => m.role === "user" || m.content)
     .map((m) => ({
       role: m.role,
-      content: m.role === "user" ? withFiles(m.content, m.files) : m.content,
+      content: m.role === "user" ? contentOf(m.content, m.files) : m.content,
     }));
   const system = settings.system.trim();
   return system ? [{ role: "system", content: system }, ...messages] : messages;

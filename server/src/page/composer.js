@@ -11,7 +11,7 @@ import { isBusy, on, shown, state } from "./state.js";
 import { toast } from "./toast.js";
 import { count, t } from "./words.js";
 
-/** Files of a message, and characters of all. */
+/** Files of a message, and characters of all. A picture counts with its data URL. */
 const MOST_FILES = 20,
   MOST_TEXT = 7_000_000;
 let files = [];
@@ -109,8 +109,9 @@ function context() {
 async function attach(given) {
   for (const file of given) {
     try {
-      const read = await readFile(file);
-      const all = files.reduce((n, f) => n + f.text.length, read.text.length);
+      const read = await readFile(file, status.of(state.chat.model)?.model?.vision);
+      const size = (f) => f.text.length + (f.image?.length ?? 0);
+      const all = files.reduce((n, f) => n + size(f), size(read));
       if (files.length >= MOST_FILES || all > MOST_TEXT)
         throw new Error(t("tooMuch", { most: count(MOST_TEXT) }));
       files.push(read);
@@ -129,9 +130,9 @@ function showFiles() {
       el(
         "span",
         { class: "chip" },
-        icon("file"),
+        file.image ? el("img", { src: file.image, alt: "" }) : icon("file"),
         el("span", { text: file.name }),
-        el("small", { text: t("characters", { n: file.text.length }) }),
+        file.image ? null : el("small", { text: t("characters", { n: file.text.length }) }),
         iconButton(
           "close",
           t("removeFile", { name: file.name }),

@@ -130,9 +130,11 @@ function question(one) {
   const files = (one.files ?? []).map((file) =>
     el(
       "details",
-      { class: "file" },
+      { class: "file", open: Boolean(file.image) },
       el("summary", { text: file.name }),
-      el("pre", { tabindex: "0", text: file.text }),
+      file.image
+        ? el("img", { src: file.image, alt: file.name })
+        : el("pre", { tabindex: "0", text: file.text }),
     ),
   );
   const more = textButton(

@@ -1,6 +1,7 @@
 // Chats as files: JSON with all branches, Markdown with the branch that is shown; and back.
 
 import { dialog, download, el, textButton } from "./dom.js";
+import { isPicture } from "./files.js";
 import { sound } from "./settings.js";
 import { kept, reloadChats, state } from "./state.js";
 import { allChats, messagesOf, newId, saveChat } from "./store.js";
@@ -111,7 +112,11 @@ function checked(given) {
       content: m.content,
       reasoning: isText(m.reasoning) ? m.reasoning : "",
       at: time(m.at),
-      files: files.map((f) => ({ name: f.name.slice(0, MOST_NAME), text: f.text })),
+      files: files.map((f) => ({
+        name: f.name.slice(0, MOST_NAME),
+        text: f.text,
+        ...(isPicture(f.image) ? { image: f.image } : {}),
+      })),
       state: STATES.has(m.state) ? m.state : "interrupted",
       error: isText(m.error) ? m.error : "",
     });
