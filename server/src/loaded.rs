@@ -12,7 +12,7 @@ use kjit_model::device::{DeviceChoice, DeviceTaken};
 use kjit_model::exec::ImageTable;
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Graph, Pooling};
-use kjit_model::images::Images;
+use kjit_model::images::{Images, ImagesError};
 use kjit_model::model::OpenError;
 use kjit_model::placement::{DivideError, PlacementError};
 use kjit_model::serve::{Reopen, SavedPages, Scheduler, SchedulerOptions, State};
@@ -103,6 +103,24 @@ impl Loaded {
         others: &Arc<LoadedModels>,
     ) -> Result<Loaded, NotLoaded> {
         let line = |error: &dyn std::fmt::Display| error.to_string();
+        // An encoder that was found beside the model, and cannot be used, is left out.
+        let text_only = |error: ImagesError| match served.mmproj_is_optional {
+            true => {
+                (options.say)(&format!("note: {} reads text only: {error}", served.name()));
+                Ok(())
+            }
+            false => Err(format!("--mmproj: {error}")),
+        };
+        let mut images = None;
+        if let Some(file) = &served.mmproj {
+            match Images::open(file, served.open.threads) {
+                Ok(opened) => images = Some(opened),
+                Err(error) => text_only(error)?,
+            }
+        }
+        let mut served = served.clone();
+        served.open.image_rows = images.as_ref().map_or(0, Images::rows_that_see_each_other);
+        let served = &served;
         let model = Model::open_with(&served.path, &served.open, options.engine.clone())?;
         model.gguf.remarks().iter().for_each(|line| (options.say)(&format!("note: {line}")));
         if served.must_page && model.session.pages().is_none() {
@@ -152,13 +170,10 @@ impl Loaded {
             (model.device().clone(), model.engine().cloned(), model.kv_bytes());
         let Model { tokenizer, mut session, .. } = model;
         let saved_pages = saved_pages(options, served, &session)?;
-        let images = match &served.mmproj {
-            Some(file) => Some(
-                Images::open(file, &mut session, served.open.threads)
-                    .map_err(|error| format!("--mmproj: {error}"))?,
-            ),
-            None => None,
-        };
+        if let Some(Err(error)) = images.as_ref().map(|images| images.attach(&mut session)) {
+            text_only(error)?;
+            images = None;
+        }
         let table = images.as_ref().map(|images| Arc::clone(images.table()));
         let held_tokens = seated(&mut session, served);
         let kv =
@@ -317,6 +332,7 @@ impl Loaded {
             mix: self.mix.clone(),
             encoder: self.encoder,
             chats: self.template.is_ok(),
+            sees: self.images.is_some(),
             weights: self.weights,
             parameters: self.parameters,
             context: self.context,
@@ -461,6 +477,8 @@ pub struct ModelFacts {
     pub encoder: bool,
     /// Whether the model has a chat template.
     pub chats: bool,
+    /// Whether it reads images. Not known before it is loaded.
+    pub sees: bool,
     /// Size of all weights in bytes.
     pub weights: u64,
     /// Number of elements of all weights.
@@ -518,6 +536,7 @@ impl ModelFacts {
             mix: gguf.mix_name(),
             encoder: graph.pooling.is_some(),
             chats: ChatTemplate::from_gguf(&gguf, &tokenizer).is_ok(),
+            sees: false,
             weights,
             parameters,
             context: served.open.context_of(&graph),

@@ -33,6 +33,8 @@ pub struct Served {
     pub shared_memory: Option<(u64, usize)>,
     /// The encoder of the model's images: an `mmproj` file.
     pub mmproj: Option<PathBuf>,
+    /// Whether the model is served for text if it cannot be used with this encoder.
+    pub mmproj_is_optional: bool,
     /// Whether keys and values must be paged. Opening fails if they cannot be.
     pub must_page: bool,
     #[doc(hidden)]
@@ -50,6 +52,7 @@ impl Served {
             store: None,
             shared_memory: None,
             mmproj: None,
+            mmproj_is_optional: false,
             must_page: false,
             _more: NonExhaustive::default(),
         }

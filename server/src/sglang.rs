@@ -55,7 +55,7 @@ pub async fn generate(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
+    let (at, caller) = (place(&mut f, &service)?, caller.of_request(&mut f)?);
     let id = f.peek("rid").and_then(Value::as_str).map(str::to_owned);
     f.refuse(&REFUSED)?;
     if f.flag("return_logprob")?.unwrap_or(false) || f.flag("return_hidden_states")? == Some(true) {

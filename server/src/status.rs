@@ -42,7 +42,8 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
         "state": word(s.state), "server": server, "models": models,
         "model": {
             "architecture": loaded.arch, "parameters": loaded.parameters, "weights_bytes": loaded.weights, "kv_bytes": loaded.kv,
-            "context": loaded.context, "embeds": loaded.encoder, "chats": loaded.template.is_ok()
+            "context": loaded.context, "embeds": loaded.encoder, "chats": loaded.template.is_ok(),
+            "vision": loaded.images.is_some()
         },
         "device": { "label": loaded.device.label, "name": loaded.device.name, "arch": loaded.device.arch, "memory": memory },
         "kernels": { "compiled": compiled, "cached": cached },

@@ -26,6 +26,8 @@ pub struct LoadOptions<'a> {
     pub sequences: usize,
     /// The requested output.
     pub output: Output,
+    /// Rows of an image that attend to each other; 0: none.
+    pub image_rows: usize,
     /// Whether to record a timeline of the kernel of a whole token.
     pub probe: Probe,
 }
@@ -73,6 +75,7 @@ pub fn open(
         sequences: how.sequences.max(1),
         output: how.output,
         probe: how.probe,
+        image_rows: how.image_rows,
         host_ffn: setup.placing.host_ffn.or(how.steady.then_some(0)),
         ..setup.options()
     };

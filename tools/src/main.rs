@@ -19,6 +19,7 @@ mod commands;
 mod engine;
 mod grammar;
 mod help;
+mod images;
 mod input;
 mod interrupt;
 mod load;

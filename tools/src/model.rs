@@ -55,11 +55,21 @@ impl ModelName {
     /// Path of the model. A model of the hub is fetched if it is missing, unless `HF_HUB_OFFLINE`
     /// forbids it.
     pub fn path(&self, shared: &Shared) -> anyhow::Result<Cow<'_, Path>> {
+        Ok(self.with_encoder(shared, false)?.0)
+    }
+
+    /// As [`ModelName::path`]. With `images` also the encoder of the model's images, if the hub's
+    /// repository has one.
+    pub fn with_encoder(
+        &self,
+        shared: &Shared,
+        images: bool,
+    ) -> anyhow::Result<(Cow<'_, Path>, Option<PathBuf>)> {
         match self {
-            ModelName::File(path) => found(path),
+            ModelName::File(path) => Ok((found(path)?, None)),
             ModelName::Hub(reference) => {
-                let local = fetching(shared, |hub, watch| hub.get(reference, watch))?;
-                Ok(Cow::Owned(local.path().to_owned()))
+                let local = fetching(shared, images, |hub, watch| hub.get(reference, watch))?;
+                Ok((Cow::Owned(local.path().to_owned()), local.encoder.filter(|_| images)))
             }
         }
     }
@@ -134,12 +144,13 @@ pub fn hub() -> anyhow::Result<Hub> {
 }
 
 /// Runs a fetch and shows its progress: a bar on a terminal, a line per file if stderr is not a
-/// terminal, nothing with `-q`.
+/// terminal, nothing with `-q`. With `encoders` also the encoders of images of models.
 pub fn fetching<T>(
     shared: &Shared,
+    encoders: bool,
     work: impl FnOnce(&Hub, kjit_hub::Watch) -> Result<T, kjit_hub::Error>,
 ) -> anyhow::Result<T> {
-    let hub = Hub::new(Settings { min_rate: shared.min_rate.0, ..Settings::from_env()? });
+    let hub = Hub::new(Settings { min_rate: shared.min_rate.0, encoders, ..Settings::from_env()? });
     let show = FetchDisplay {
         quiet: shared.quiet,
         terminal: io::stderr().is_terminal(),

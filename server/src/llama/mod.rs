@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 pub fn props(service: &Service) -> Result<Value, Refusal> {
     let (served, seen) = service.meant(None)?;
     let card = seen.card.ok_or_else(Refusal::loading)?;
+    let vision = seen.loaded.as_ref().is_some_and(|loaded| loaded.images.is_some());
     let slots = seen.loaded.map_or(served.open.sequences, |l| l.scheduler.status().slots);
     Ok(json!({
         "model_alias": served.name(), "total_slots": slots,
@@ -26,7 +27,7 @@ pub fn props(service: &Service) -> Result<Value, Refusal> {
             "n_ctx": card.context,
             "params": { "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05 }
         },
-        "modalities": { "vision": false, "audio": false },
+        "modalities": { "vision": vision, "audio": false },
         "build_info": concat!("kjit ", env!("CARGO_PKG_VERSION"))
     }))
 }

@@ -94,6 +94,9 @@ pub fn show(card: &ModelFacts) -> Value {
         if card.chats {
             can.push("tools");
         }
+        if card.sees {
+            can.push("vision");
+        }
     }
     let arch = &card.arch;
     json!({

@@ -14,6 +14,9 @@ pub struct Pull {
     /// branch, tag or commit
     #[arg(value_name = "REF")]
     pub model: Reference,
+    /// Do not fetch the encoder of the model's images (mmproj)
+    #[arg(long)]
+    pub no_mmproj: bool,
     /// Print one JSON document on stdout
     #[arg(long)]
     pub json: bool,

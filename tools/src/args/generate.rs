@@ -50,12 +50,16 @@ pub struct Run {
     /// step. The answer is the same. Drafting stops if it is not faster
     #[arg(long, value_enum, default_value_t = Switch::Off, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Switch,
-    /// Encoder of the model's images: its mmproj file (GGUF)
+    /// Encoder of the model's images: its mmproj file (GGUF). Default: the one in the model's
+    /// repository on the hub, if it has one
     #[arg(long, value_name = "FILE")]
     pub mmproj: Option<PathBuf>,
-    /// Image before the prompt: a PNG, JPEG or WebP file. Needs --mmproj. May be given several
+    /// Neither fetch nor use the encoder of images in the model's repository
+    #[arg(long, conflicts_with_all = ["mmproj", "image"])]
+    pub no_mmproj: bool,
+    /// Image before the prompt: a PNG, JPEG or WebP file. Needs an encoder. May be given several
     /// times
-    #[arg(long, value_name = "FILE", requires = "mmproj", conflicts_with = "raw")]
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub image: Vec<PathBuf>,
     #[command(flatten)]
     pub grammar: Grammar,

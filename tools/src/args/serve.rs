@@ -160,9 +160,13 @@ pub struct Serve {
     /// Chat template (Jinja) that replaces the model's. For one model only
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
-    /// Encoder of the model's images: its mmproj file (GGUF). For one model only
+    /// Encoder of the model's images: its mmproj file (GGUF). For one model only. Default: the one
+    /// in the model's repository on the hub, if it has one
     #[arg(long, value_name = "FILE")]
     pub mmproj: Option<PathBuf>,
+    /// Neither fetch nor use encoders of images in repositories of models
+    #[arg(long, conflicts_with = "mmproj")]
+    pub no_mmproj: bool,
     /// Fetch images that requests name by http or https URLs, from public addresses only (default:
     /// data URLs only)
     #[arg(long)]

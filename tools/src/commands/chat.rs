@@ -1,6 +1,7 @@
 //! `kjit run` without a prompt on a terminal: a chat with history.
 
 mod editor;
+mod pictures;
 mod printer;
 
 use super::statistics::statistics;
@@ -9,6 +10,7 @@ use crate::columns;
 use crate::grammar::AnswerGrammar;
 use crate::interrupt::Interrupt;
 use crate::report::say;
+use anyhow::Context;
 use editor::Input;
 use editor::QUOTES;
 use kjit_model::Model;
@@ -16,14 +18,18 @@ use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::constrain::Grammar;
 use kjit_model::conversation::{CachedTokens, forget_oldest};
 use kjit_model::generate::{Answer, Request, StopReason, generate, generate_constrained};
+use kjit_model::images::{ImagePrompt, Images};
 use kjit_model::session::{SequenceId, SessionError};
+use pictures::Pictures;
 use printer::Printer;
 use std::io;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::process::ExitCode;
 
 const HELP: &str = "\
 /clear     forget the conversation
+/image F   put an image file before the next text
 /continue  go on with an answer that was cut
 /stats     show the figures of the last answer
 /help, /?  show this list
@@ -59,7 +65,7 @@ fn typed(line: &str) -> Typed<'_> {
 pub fn chat(
     args: &args::Run,
     shared: &Shared,
-    model: Model,
+    (model, images): (Model, Option<Images>),
     sequence: SequenceId,
     grammar: Option<AnswerGrammar>,
 ) -> anyhow::Result<ExitCode> {
@@ -82,7 +88,11 @@ pub fn chat(
         last: None,
         cut: None,
         interrupt: Interrupt::watch(),
+        pictures: Pictures::new(images),
     };
+    for path in &args.image {
+        chat.pictures.add(path).context("--image")?;
+    }
     let mut input = Input::new(shared.quiet)?;
     if !shared.quiet {
         say("/help lists commands, /bye or Ctrl-D leaves, Ctrl-C stops an answer");
@@ -121,6 +131,7 @@ struct Chat<'a> {
     /// Tokens of prompt and answer, if the last answer was cut.
     cut: Option<Vec<u32>>,
     interrupt: Interrupt,
+    pictures: Pictures,
 }
 
 impl Chat<'_> {
@@ -129,6 +140,7 @@ impl Chat<'_> {
             "/clear" => {
                 self.history.clone_from(&self.opening);
                 self.cut = None;
+                self.pictures.clear();
             }
             "/stats" => match &self.last {
                 Some((answer, prompt)) => statistics(answer, *prompt, &self.model),
@@ -147,6 +159,18 @@ impl Chat<'_> {
                 None => say("the last answer was not cut"),
             },
             "/help" | "/?" => say(HELP),
+            _ if command.split_whitespace().next() == Some("/image") => {
+                let path = command.trim_start_matches("/image").trim();
+                let path = path.trim_matches(['"', '\'']);
+                match self.pictures.add(Path::new(path)) {
+                    _ if path.is_empty() => say("give a file: /image photo.jpg"),
+                    Ok(rows) if !self.shared.quiet => {
+                        say(format_args!("{path}: {rows} rows before the next text"))
+                    }
+                    Ok(_) => {}
+                    Err(error) => say(format_args!("{error:#}")),
+                }
+            }
             _ => say(format_args!(
                 "no command '{command}': /help lists them, and // begins a text with a slash"
             )),
@@ -154,19 +178,20 @@ impl Chat<'_> {
         Ok(())
     }
 
-    fn encode(&self, history: &[Message]) -> anyhow::Result<Vec<u32>> {
-        Ok(self.model.tokenizer.encode_chat(&self.template.render(history, true)?))
+    fn encode(&self, history: &[Message]) -> anyhow::Result<ImagePrompt> {
+        let rendered = self.template.render(history, true)?;
+        self.pictures.encode(&self.model.tokenizer, &rendered)
     }
 
     /// Sends a message and prints the answer.
     fn send(&mut self, text: &str) -> anyhow::Result<()> {
         let mut history = std::mem::take(&mut self.history);
-        history.push(Message::new("user", text));
+        history.push(Message::new("user", format!("{}{text}", self.pictures.take())));
         let context = self.model.session.context();
         // An answer needs free context: a quarter of it, or the value of -n if that is less.
         let room = (context / 4).min(self.args.tokens.unwrap_or(usize::MAX)).max(1);
         let full = context - room;
-        let length = |history: &[Message]| self.encode(history).map(|ids| ids.len());
+        let length = |history: &[Message]| self.encode(history).map(|prompt| prompt.ids.len());
         let gone = forget_oldest(&mut history, self.opening.len(), full, full / 2, length)?;
         if gone > 0 && !self.shared.quiet {
             say(format_args!(
@@ -174,7 +199,8 @@ impl Chat<'_> {
                  messages are forgotten"
             ));
         }
-        let ids = self.encode(&history)?;
+        let prompt = self.encode(&history)?;
+        let ids = self.pictures.keep(prompt);
         self.history = history;
         if ids.len() >= context {
             say(SessionError::Context { tokens: ids.len(), context });

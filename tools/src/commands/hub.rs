@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn pull(args: &args::Pull, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let pulled = fetching(shared, |hub, watch| hub.pull(&args.model, watch))?;
+    let pulled = fetching(shared, !args.no_mmproj, |hub, watch| hub.pull(&args.model, watch))?;
     let local = &pulled.local;
     let mut out = io::stdout().lock();
     if args.json {
@@ -34,7 +34,7 @@ pub fn pull(args: &args::Pull, shared: &Shared) -> anyhow::Result<ExitCode> {
 
 pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
     let (all, cache) =
-        fetching(shared, |hub, watch| Ok((hub.list(watch)?, hub.cache().to_owned())))?;
+        fetching(shared, false, |hub, watch| Ok((hub.list(watch)?, hub.cache().to_owned())))?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
         writeln!(out, "{}", Value::Array(all.iter().map(document).collect()))?;
@@ -97,5 +97,6 @@ fn document(local: &Local) -> Value {
     json!({
         "ref": local.reference.to_string(), "path": local.path().display().to_string(), "files": files, "bytes": local.bytes,
         "commit": local.commit, "revisions": local.revisions, "missing": local.missing,
+        "encoder": local.encoder.as_ref().map(|path| path.display().to_string()),
     })
 }

@@ -3,6 +3,7 @@
 use super::statistics::{early_of, prompt_rate, rate, statistics, told};
 use crate::args::{self, Sampling, Shared};
 use crate::grammar::AnswerForm;
+use crate::images::{Encoder, encode};
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::load::{LoadOptions, open_one, weights};
@@ -15,10 +16,10 @@ use kjit_model::chat::{Form, Message};
 use kjit_model::generate::{Answer, Request, StopReason, generate, generate_constrained};
 use kjit_model::gpu::BackgroundCompiling;
 use kjit_model::host::peak_memory;
-use kjit_model::images::{ImagePrompt, Images, PromptImage, marker};
+use kjit_model::images::{ImagePrompt, Images, marker};
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::session::{SessionError, Split, StageRunner};
-use kjit_model::tokenizer::{EncodeOptions, Limit, Tokenizer};
+use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -34,23 +35,39 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if prompt.is_none() && args.setup.options().split == Split::Ranks {
         bail!("--split ranks does not support a chat: give each rank the same prompt (-p or -f)");
     }
-    if prompt.is_none() && args.mmproj.is_some() {
-        bail!("--mmproj holds no chat: give a prompt with -p or -f");
-    }
     let form = AnswerForm::read(&args.grammar)?;
     let form_text = form.as_ref().map(AnswerForm::text);
     // --seed and --temp 0 promise the same tokens each time, so kernels must not change during
     // generation.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
     let early = !args.wait_compile && !steady;
+    let (path, found) =
+        args.model.with_encoder(shared, args.mmproj.is_none() && !args.no_mmproj)?;
+    let asked = args.mmproj.as_deref().map(Encoder::Asked);
+    let encoder = asked.or(found.as_deref().map(Encoder::Found));
+    let images = match encoder {
+        Some(encoder) => encoder.open(shared)?,
+        None => None,
+    };
     let how = LoadOptions {
+        image_rows: images.as_ref().map_or(0, Images::rows_that_see_each_other),
         trace: trace.as_ref(),
         early,
         steady,
         drafts: args.lookup.is_on(),
         ..LoadOptions::default()
     };
-    let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &how)?;
+    let (mut model, sequence) = open_one(&path, &args.setup, shared, &how)?;
+    let images = match encoder.zip(images) {
+        Some((encoder, images)) => encoder.attach(images, &mut model, shared)?,
+        None => None,
+    };
+    if images.is_none() && !args.image.is_empty() {
+        bail!(
+            "--image needs the encoder of the model's images: give --mmproj FILE, or a model of \
+             the hub that has one"
+        );
+    }
     // All ranks draw the same random numbers.
     let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
     let sampling = Sampling { seed: args.sampling.seed.or(seed), ..args.sampling.clone() };
@@ -60,13 +77,9 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let Some(prompt) = prompt else {
-        return super::chat::chat(args, shared, model, sequence, grammar);
+        return super::chat::chat(args, shared, (model, images), sequence, grammar);
     };
     let interrupt = Interrupt::watch();
-    let images = match &args.mmproj {
-        Some(file) => Some(open_images(file, &mut model, shared)?),
-        None => None,
-    };
     let (shown, rendered) = prompt_ids(args, &model, &prompt, images.as_ref())?;
     let ids = &shown.ids;
     let mut constraint = match &mut grammar {
@@ -212,12 +225,6 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// The encoder of `--mmproj`.
-fn open_images(file: &Path, model: &mut Model, shared: &Shared) -> anyhow::Result<Images> {
-    let threads = shared.threads.map_or_else(kjit_model::host::default_threads, usize::from);
-    Images::open(file, &mut model.session, threads).context("--mmproj")
-}
-
 /// Tokens of the prompt, with the chat template unless `--raw` is given, and the rendered text with
 /// the format of its answer. Images stand before the text.
 fn prompt_ids(
@@ -249,21 +256,8 @@ fn prompt_ids(
         messages.push(Message::new("user", format!("{markers}{prompt}")));
         let rendered = template.render(&messages, true)?;
         let rendered = &text.insert((template.form(), rendered)).1;
-        match images.filter(|_| !files.is_empty()) {
-            None => model.tokenizer.encode_chat(rendered),
-            Some(images) => {
-                let all =
-                    files.iter().map(|(marker, file)| PromptImage { marker, file, owner: [0; 32] });
-                shown = images.prompt(rendered, &all.collect::<Vec<_>>(), &mut |text, first| {
-                    let limit = Limit::default();
-                    anyhow::Ok(match first {
-                        true => model.tokenizer.encode_chat_within(text, &limit)?,
-                        false => model.tokenizer.encode_chat_rest_within(text, &limit)?,
-                    })
-                })?;
-                std::mem::take(&mut shown.ids)
-            }
-        }
+        shown = encode(&model.tokenizer, images, &files, rendered)?;
+        std::mem::take(&mut shown.ids)
     };
     if shown.ids.is_empty() {
         bail!(empty);

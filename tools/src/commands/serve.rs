@@ -31,8 +31,13 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     if models.len() > 1 {
         alone(args, models.len())?;
     }
-    let path = |model: &ModelName| anyhow::Ok(model.path(shared)?.into_owned());
+    let pairs = args.mmproj.is_none() && !args.no_mmproj;
+    let path = |model: &ModelName| {
+        let (path, encoder) = model.with_encoder(shared, pairs)?;
+        anyhow::Ok((path.into_owned(), encoder))
+    };
     let paths = models.into_iter().map(path).collect::<anyhow::Result<Vec<_>>>()?;
+    let (paths, encoders): (Vec<PathBuf>, Vec<Option<PathBuf>>) = paths.into_iter().unzip();
     // From here on the server handles Ctrl-C. A second Ctrl-C ends it immediately.
     let _interrupt = Interrupt::watch();
     let keys = match &args.api_key_file {
@@ -103,7 +108,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         traces: traces(args)?,
         reasoning_budget: args.reasoning_budget,
         say: if shared.quiet { |_| () } else { |line| say(line) },
-        ..Options::new(served(args, &paths, &open)?)
+        ..Options::new(served(args, (&paths, &encoders), &open)?)
     };
     Ok(match run(options)? {
         End::Terminated => ExitCode::SUCCESS,
@@ -185,7 +190,7 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
 /// The models, with their options and names.
 fn served(
     args: &args::Serve,
-    paths: &[PathBuf],
+    (paths, encoders): (&[PathBuf], &[Option<PathBuf>]),
     open: &OpenOptions,
 ) -> anyhow::Result<Vec<Served>> {
     let one = |(i, path): (usize, &PathBuf)| {
@@ -206,9 +211,17 @@ fn served(
             names.truncate(aliases.len());
         }
         let files: Vec<AdapterFile> = args.setup.lora.iter().map(|one| one.0.clone()).collect();
-        let mmproj = args.mmproj.clone();
-        let served =
-            Served { open, shared_memory, mmproj, must_page, ..Served::new(path.clone(), names) };
+        let found = encoders.get(i).cloned().flatten();
+        let mmproj_is_optional = args.mmproj.is_none();
+        let mmproj = args.mmproj.clone().or(found);
+        let served = Served {
+            open,
+            shared_memory,
+            mmproj,
+            mmproj_is_optional,
+            must_page,
+            ..Served::new(path.clone(), names)
+        };
         match args.max_loras {
             None => Ok(served.with_adapters(&files)),
             Some(slots) => {
