@@ -1,19 +1,19 @@
 // activations.h: prepares a column of activations for the dot products of a matvec.
 //
-// Form::Quantised: 16-bit integers in groups of 32, x ≈ scale · q with |q| ≤ 32639, stored as two
-// planes of signed bytes, q = 256 · high + low. Integer dot products by bytes stay exact. The error
-// is 2^-16 of the group's largest value (f16 has 2^-11 of each value). A column consists of vectors
-// of 16 bytes, with G = COLS / 32:
+// Form::Quantised: 16-bit integers in groups of 32, x ≈ scale · q with |q| ≤ 32639. They are stored
+// as two planes of signed bytes, q = 256 · high + low, so dot products of bytes are exact. The
+// error is 2^-16 of the group's largest value (f16: 2^-11 of each value). A column consists of
+// vectors of 16 bytes, with G = COLS / 32:
 //
 //   2G  high bytes
 //   2G  low bytes
 //   G   {scale as f32, Σ q of the first 16, Σ q of the second 16, Σ q of all}
 //
-// With X_SPLIT the two vectors of group g are at g and G + g: each lane takes one group, and reads
-// use different banks. Without it they are at 2g and 2g + 1.
+// With X_SPLIT the two vectors of group g are at g and G + g, so lanes that read one group each use
+// different banks. Without it they are at 2g and 2g + 1.
 //
-// Form::Plain (weights of f32, f16, bf16): f32 in units of X_UNIT, zeros after the end. The quads
-// of unit u are at u and UNITS + u.
+// Form::Plain (for weights of f32, f16, bf16): f32 in units of X_UNIT, with zeros after the end.
+// The quads (four elements each) of unit u are at u and UNITS + u.
 //
 // S: COLS, FORM, X_SPLIT, X_UNIT (4 or 8), PROLOGUE (Norm: aux is the norm's weight; Silu, Gelu:
 // aux is the other factor).
@@ -44,8 +44,8 @@ template <class S> struct Activations {
         }
     }
 
-    // Stores quad q. If quantised, all threads must call it; eight neighbours share a group, and
-    // `active` is equal in these eight.
+    // Stores quad q. If the column is quantised, all threads must call it: eight neighbouring
+    // threads share a group, and `active` must be equal in these eight.
     STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
         if constexpr (PLAIN) {
             u32 at = S::X_UNIT == 8 ? (q % 2) * UNITS + q / 2 : q;
@@ -55,11 +55,11 @@ template <class S> struct Activations {
                                  max_f32(abs_f32(v[2]), abs_f32(v[3])));
             most = group_max(most, 8);
             float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
-            if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
+            if (inverse > 3.0e38f) inverse = 3.0e38f;  // all values of the group are subnormal
             u32 high = 0, low = 0;
             i32 sum = 0;
-            // NaN if any element is NaN or infinite. It is added to the scale, so the result shows
-            // it.
+            // NaN if any element is NaN or infinite. It is added to the scale, so the result is NaN
+            // too.
             float bad = 0.0f;
             UNROLL for (u32 i = 0; i < 4; i++) {
                 i32 whole = round_int(v[i] * inverse);
@@ -84,9 +84,9 @@ template <class S> struct Activations {
         }
     }
 
-    // The weights of a norm are loaded before the wait for the activations. They come from memory,
-    // not from a cache, so loading them after the norm's sum would add the latency again. Rows of
-    // many passes load them at their use.
+    // Whether the weights of a norm are loaded before the wait for the activations. They come from
+    // device memory, so loading them after the norm's sum would add its latency again. Rows of many
+    // passes have too few registers for this.
     static constexpr bool NORM_AHEAD = NORMED && PASSES <= 4;
     struct Norm { float w[NORM_AHEAD ? PASSES : 1][4]; };
     STEP void load_norm(Norm& norm, const float* aux) {
@@ -96,8 +96,7 @@ template <class S> struct Activations {
         }
     }
 
-    // Makes N columns one after another (also the other factors), in the whole block. Ends without
-    // a barrier.
+    // Makes N columns one after another, with all threads of the block. Ends without a barrier.
     template <u32 N>
     STEP void make(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
         if constexpr (NORMED) make_normed<N>(x, aux, norm, eps, columns);
@@ -129,9 +128,9 @@ template <class S> struct Activations {
         }
     }
 
-    // All columns are processed as one, with a few quads in flight at a time. One after another, a
-    // row of 14336 would wait seven times for L2, and the eight short columns of a token's experts
-    // eight times.
+    // All columns are processed as one range, with a few quads in flight. If columns were processed
+    // one after another, a row of 14336 would wait seven times for L2, and the eight short columns
+    // of a token's experts eight times.
     template <u32 N> STEP void make_plain(const float* x, const float* aux, u32x4* columns) {
         constexpr u32 quads = N * QUADS, passes = CEIL_DIV(quads, KJ_BLOCK);
         constexpr u32 most = GATED ? 4 : 8, each = CEIL_DIV(passes, CEIL_DIV(passes, most));

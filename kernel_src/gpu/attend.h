@@ -1,5 +1,5 @@
-// attend: attention of one new token of each sequence to its past. The kernel also normalises and
-// rotates the new key, and stores the new key and value.
+// attend: attention of one new token of each sequence to its cached positions. The kernel also
+// normalises and rotates the new key, and stores the new key and value.
 //
 //   q         SEQS × HEADS × HEAD_DIM f32, as projected
 //   k, v      SEQS × KV_HEADS × HEAD_DIM f32, as projected
@@ -19,9 +19,9 @@
 // combines the slices (online softmax: Milakov & Gimelshein 2018, arXiv 1805.02867; splitting the
 // context: Dao et al. 2023, "Flash-Decoding").
 //
-// LANES lanes share a position, eight elements each. A wave has SUBS positions at a time. It takes
-// TILE positions for each before it reduces the scores: one reduction is enough for all (position,
-// head) pairs, and each lane then has the score of one pair.
+// LANES lanes share a position, with eight elements each, so a wave has SUBS positions at a time.
+// It multiplies TILE such sets before it reduces the scores. One reduction then sums all pairs
+// (position, head), and each lane has the score of one pair.
 //
 // S: HEADS, KV_HEADS, GROUP (query heads of a block), GROUP_P (the next power of two), LANES, TILE,
 // SOFT_CAP (0: none), KEPT_BEFORE (the new key and value are already in the cache), and as for
@@ -40,11 +40,11 @@ template <class S> struct Attend {
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
     static constexpr u32 SUBS = KJ_WAVE / LANES;
     static constexpr u32 STEP_POSITIONS = SUBS * TILE * kj_waves;  // per block and iteration
-    static constexpr u32 PAIRS = TILE * GROUP_P;  // pairs of position and head
+    static constexpr u32 PAIRS = TILE * GROUP_P;  // pairs (position, head)
     static_assert(PAIRS <= LANES && GROUP * HEAD_PARTS * KV_HEADS == HEADS,
                   "a lane for each pair of position and head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
-    static constexpr float NEVER = -1e30f;  // a maximum before any score
+    static constexpr float NEVER = -1e30f;  // the maximum before the first score
 
     struct Softmax { float most, sum; };
 
@@ -54,8 +54,8 @@ template <class S> struct Attend {
         float out[kj_waves][GROUP][HEAD_DIM];
     };
 
-    // Sums v[i] over the LANES lanes of a position; sum i is then in the lanes with index i ·
-    // LANES/PAIRS …
+    // Sums v[i] over the LANES lanes of a position. The lanes from i · LANES/PAIRS on then have sum
+    // i.
     STEP float scatter_sum(float (&v)[PAIRS]) {
         UNROLL for (u32 n = PAIRS, mask = LANES / 2; mask > 0; mask /= 2) {
             if (n > 1) {
@@ -85,8 +85,9 @@ template <class S> struct Attend {
         }
     }
 
-    // The slice [from, end) for one key head: attention of a token at `here`, for GROUP heads from
-    // `head` on. Stores results, maximum and sum of each wave in `lds`.
+    // Attention of a token at position `here` to positions from … end − 1, for GROUP query heads
+    // from `head` on, which share a key head. Stores results, maximum and sum of each wave in
+    // `lds`.
     STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, Pages pages, u64 rows,
                            u64 head_row, u32 from, u32 end, u32 here, u32 head, float scale) {
         float q[GROUP][8], acc[GROUP][8];
@@ -96,7 +97,7 @@ template <class S> struct Attend {
                 q[h][e] = inside ? lds.head[h][lane_id() % LANES * 8 + e] * scale : 0.0f;
                 acc[h][e] = 0.0f;
             }
-        Softmax mine{NEVER, 0.0f};  // of this lane's pair: a head and a position in the tile
+        Softmax mine{NEVER, 0.0f};  // of this lane's pair (position, head)
         u32 at = from + wave_id() * (SUBS * TILE);
         Eight k[TILE], v[TILE];
         if (at < end) {
@@ -129,7 +130,7 @@ template <class S> struct Attend {
                                          at + which / GROUP_P * SUBS + lane_id() / LANES);
             if (at + which / GROUP_P * SUBS + lane_id() / LANES >= end) score = as_f32(0xff800000u);
 
-            float most = score;  // over the tile, for this lane's head
+            float most = score;  // maximum over the tile, for this lane's head
             UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2)
                 most = max_f32(most, wave_xor(most, m));
             most = max_f32(mine.most, most);
@@ -155,7 +156,7 @@ template <class S> struct Attend {
             at = next;
         }
 
-        // Reduces over the positions of the tile, then over those side by side in the wave.
+        // Reduces over the TILE positions, then over the SUBS positions.
         UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2)
             mine.sum += wave_xor(mine.sum, m);
         float most = mine.most;
@@ -182,8 +183,8 @@ template <class S> struct Attend {
         u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
         u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
         u32 first = Scores<S>::seen_from(here);
-        // Slices consist of whole steps: a short context uses few blocks; the others exit
-        // immediately.
+        // Slices are multiples of STEP_POSITIONS. A short context uses few blocks; the other blocks
+        // exit immediately.
         u32 slice = CEIL_DIV(CEIL_DIV(end - first, a.splits), STEP_POSITIONS) * STEP_POSITIONS;
         u32 busy = CEIL_DIV(end - first, slice);
         if (share.x >= busy) return;
@@ -194,7 +195,7 @@ template <class S> struct Attend {
         const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
-        bool owner = to == end;  // this block has the new position
+        bool owner = to == end;  // this block processes the new position
         for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {
@@ -215,7 +216,7 @@ template <class S> struct Attend {
         attend_slice(lds, keys, values, pages, rows, head_row, from, to, here, head, scale);
         block_sync();
 
-        // Combines the waves' parts, one element per thread at a time.
+        // Combines the results of the waves, one element per thread at a time.
         u64 out_at = ((u64)sequence * HEADS + head) * HEAD_DIM;
         float* mine =
             a.part + (((u64)sequence * HEADS + head) * a.splits + share.x) * (HEAD_DIM + 2);

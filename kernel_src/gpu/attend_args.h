@@ -1,5 +1,4 @@
-// attend_args.h: the arguments of all kinds of decode attention (attend.h, attend_mma.h,
-// attend_wide.h).
+// attend_args.h: the arguments of attention for new tokens (attend.h, attend_mma.h, attend_wide.h).
 #pragma once
 #include "paged.h"
 

@@ -1,22 +1,20 @@
 // attend_mma: the attention of attend.h, with the same arguments, on mma.sync (sm_80 and later).
 // Keys and values are f16 or bytes. `part` is SEQS × HEADS × splits × (HEAD_DIM + 4) f32.
 //
-// The limit is reading keys and values once: 35 bytes per ns and multiprocessor. All other work
-// must take little time beside that. Each wave takes sixteen positions at a time from its own ring
-// in shared memory, which asynchronous copies fill: no register waits for memory, and the loop has
-// no barrier. GROUP heads share two products of the matrix units. These have sixteen rows, twice
-// the heads: row h is the query rounded to f16, row h + 8 is the rounding error as f16. So scores
-// keep 22 bits of the query. The product of a probability with f16 values is summed in the same
-// way. Both rows of a head are in one lane. 8-bit keys are multiplied directly by queries of 15
-// bits in two bytes, one product for each scale. A value's scale multiplies its probability; f16 is
-// precise enough for that beside 8 bits.
+// The limit is the rate at which keys and values are read: 35 bytes per ns and multiprocessor. Each
+// wave takes sixteen positions at a time from its own ring in shared memory, which asynchronous
+// copies fill: no register waits for memory, and the loop has no barrier. Each head has two of the
+// sixteen rows of a matrix product: row h is the query rounded to f16, row h + 8 is the rounding
+// error as f16. So scores keep 22 bits of the query. Probabilities are split in the same way for
+// the product with f16 values. Both rows of a head are in one lane. 8-bit keys are multiplied
+// directly by queries of 15 bits in two bytes, one product for each scale. A value's scale
+// multiplies its probability, which is then one f16: the values have only 8 bits.
 //
-// Old positions are read before the wait for the previous kernel. No kernel of this replay writes
-// them (they come from earlier replays and prompts) or the position. The wave stores the new
-// token's row into the ring.
+// Old positions are read before the wait for the previous kernel: no kernel of this graph launch
+// writes them or the position. The new token's row is stored directly into the ring.
 //
-// A tile of ROWS positions starts at a multiple of ROWS. Tiles go to waves round-robin: this
-// balances any length.
+// A tile has ROWS positions and starts at a multiple of ROWS. Tiles are assigned to waves in
+// round-robin order, which balances contexts of any length.
 //
 // S: as for attend.h without LANES, TILE and GROUP_P; STAGES (tiles in flight for each wave), LEAST
 // (tiles that justify one more block), HOLD_Q (queries stay in registers), BLOCKS (blocks that
@@ -29,25 +27,22 @@
 #include "rope.h"
 #include "scores.h"
 
-// Copies sixteen, or four, bytes to shared memory; zeros if `there` is false. All copies pass
-// through L2.
+// Copies 16 (or 4) bytes to shared memory, or writes zeros if `there` is false. Copies bypass L1.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
                  "r"(there ? 16 : 0)
                  : "memory");
 }
-// Copies the first `bytes` of four, and zeros after them.
+// Copies the first `bytes` of 4 bytes, and writes zeros after them.
 STEP void copy4_or_zero(void* to, const void* from, u32 bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from),
                  "r"(bytes)
                  : "memory");
 }
-// Signed bytes 0 and 2 of a word as f16.
-// 1024 + 128 + code.
+// Bytes 0 and 2 of a word, signed, as f16: 1024 + 128 + code, minus 1024 + 128.
 STEP u32 codes_to_halves(u32 w) { return h2_sub((w & 0x00ff00ffu) ^ 0x64806480u, 0x64806480u); }
 
-// The two f16 inputs of a product: rounded values for eight rows of heads, and their rounding
-// errors for eight more rows.
+// Two values as f16, and their rounding errors as f16: the inputs of rows h and h + 8.
 STEP void split_pair(u32& nearest, u32& rest, float a, float b) {
     nearest = pack_input(a, b);
     rest = pack_input(a - half_low(nearest), b - half_high(nearest));
@@ -65,35 +60,35 @@ template <class S> struct AttendMma {
                   "two rows of a product for each head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
-    // Probabilities are multiplied by 2^SHIFT, so that they are not subnormal in f16: many
-    // positions with small probabilities have a large sum. The other factors (scales of codes, at
-    // most 65504 / 127) keep the products finite.
+    // Probabilities are multiplied by 2^SHIFT, so that small ones are not subnormal in f16: the sum
+    // over many positions may be large. Products stay finite: scales of codes are at most 65504 /
+    // 127.
     static constexpr float SHIFT = K::BYTES ? 6.0f : 10.0f;
 
     // A tile of keys or values: rows as in memory, 16-byte chunks swizzled within 128 bytes, so
-    // that the same chunk of eight rows is in different banks (`swizzled`). Then the scales of ROWS
-    // rows, one f16 further if the first is in the upper half of a word. 128 bytes of memory must
-    // stay 128 contiguous bytes of shared memory. With 16 more after each row copies had 93 % of
-    // this rate; in tiles of 64 columns they had 75 %.
+    // that the same chunk of eight rows is in different banks (`swizzled`). The scales of ROWS rows
+    // follow, one f16 later if the first one is in the upper half of a word. 128 bytes of memory
+    // are 128 contiguous bytes of shared memory. Padding of 16 bytes per row reduced the rate of
+    // copies to 93 %, tiles of 64 columns to 75 %.
     static constexpr u32 SCALES_AT = ROWS * K::ROW;
     static constexpr u32 SCALE_WORDS = K::BYTES ? CEIL_DIV(ROWS * K::SCALES + K::SCALES % 2, 2) : 0;
     static constexpr u32 SIDE = CEIL_DIV(SCALES_AT + 4 * SCALE_WORDS, 128) * 128;
     static constexpr u32 RING = STAGES * 2 * SIDE;  // bytes per wave
     // Bytes of dynamic shared memory.
     static constexpr u32 POOL = 128 + kj_waves * RING + Q_TILES * ROWS * 128;
-    // Threads that sum one set of parts, four elements each: parts of the waves, then parts of the
-    // slices.
+    // Threads that sum one set of partial results (of the waves, then of the slices), four elements
+    // each.
     static constexpr u32 PART_THREADS = HEAD_DIM / 4, PART_TEAMS = KJ_BLOCK / PART_THREADS;
     static constexpr u32 PARTS = PART_TEAMS > kj_waves ? PART_TEAMS : kj_waves;
     static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING,
                   "results have room where the rings were");
 
     struct Shared {
-        // queries, key; a value that is sent as a packet
+        // Queries and key, and the value if it arrives as packets.
         float head[GROUP + 2][HEAD_DIM];
-        // the new key and value in their stored form
+        // The new key and value as stored in the cache.
         u32x4 fresh[2][CEIL_DIV(K::ROW + 2 * K::SCALES, 16)];
-        float unit[GROUP];  // factor of queries in bytes
+        float unit[GROUP];  // scale of a query that is stored as bytes
         float most[PARTS][GROUP], sum[PARTS][GROUP];
         u32 is_last;
     };
@@ -104,7 +99,7 @@ template <class S> struct AttendMma {
     }
     STEP u32 skew_of(u64 row) { return K::BYTES && K::SCALES % 2 ? (u32)row & 1 : 0; }
 
-    // The scales of a row of a tile, two in a word.
+    // The scales of a row, two f16 per word.
     struct Scales { u32 pair[CEIL_DIV(K::SCALES, 2)]; };
     STEP Scales scales_of(const u8* tile, u32 row, u32 skew) {
         Scales s;
@@ -129,8 +124,8 @@ template <class S> struct AttendMma {
         return kj_prmt(a.pair[g / 2], b.pair[g / 2], g % 2 ? 0x7632 : 0x5410);
     }
 
-    // Copies the first `old` rows of the cache from `row` on to a tile, in one wave; zeros after
-    // them.
+    // Copies `old` rows of the cache, from `row` on, to a tile, and writes zeros after them. Called
+    // by one wave.
     STEP void fetch(u8* to, const u8* cache, u64 rows, u64 row, u32 old) {
         constexpr u32 chunks = K::ROW / 16;
         UNROLL for (u32 i = 0; i < CEIL_DIV(ROWS * chunks, KJ_WAVE); i++) {
@@ -145,14 +140,14 @@ template <class S> struct AttendMma {
             UNROLL for (u32 i = 0; i < CEIL_DIV(SCALE_WORDS, KJ_WAVE); i++) {
                 u32 w = lane_id() + i * KJ_WAVE;
                 // With an odd number of scales, half of the last word belongs to a row that was
-                // never written. If it were NaN, 0 · scale would be NaN.
+                // never written. It may be NaN, and 0 · NaN is NaN, so it becomes zero.
                 u32 bytes = 2 * w >= n ? 0 : K::SCALES % 2 != 0 && 2 * w + 1 == n ? 2 : 4;
                 if (w < SCALE_WORDS) copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, bytes);
             }
         }
     }
 
-    // Stores a row to the cache and to a tile, in one wave.
+    // Stores a row to the cache and to a tile. Called by one wave.
     STEP void keep_row(u8* cache, u64 rows, u64 row, const u32x4* from) {
         for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE)
             *(u32x4*)(cache + row * K::ROW + 16 * k) = from[k];
@@ -173,12 +168,12 @@ template <class S> struct AttendMma {
         return (const u16*)((const u8*)row + K::ROW);
     }
 
-    // The offset of an element in a tile of mma.h.
+    // Offset of an element of the queries, which are tiles of mma.h.
     STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }
 
-    // The queries in a lane: fragments of f16, or words of codes and their scales.
+    // The queries in registers: fragments of f16, or codes and their scales.
     static constexpr u32 DK = HEAD_DIM / MMA_K;
-    // Neighbouring codes that a lane takes of each group, in words.
+    // Words of neighbouring codes that a lane has of each group.
     static constexpr u32 WORDS = K::GROUP / 16;
     struct Fragments { FragA held[S::HOLD_Q ? DK : 1]; };
     struct Codes { u32 word[K::SCALES][2 * WORDS]; float unit; };
@@ -186,8 +181,8 @@ template <class S> struct AttendMma {
     template <class A, class B> struct Either<true, A, B> { using type = B; };
     using Queries = typename Either<K::BYTES, Fragments, Codes>::type;
 
-    // Converts results of byte products to floats: with MAGIC added, the result is in the last bits
-    // of the sum (below 2^22: 32 products of 127 · 127).
+    // MAGIC is the bits of 1.5 · 2^23. An integer added to them is the mantissa of a float, which
+    // converts results of byte products. They are below 2^22: 32 products of 127 · 127.
     static constexpr u32 MAGIC = 0x4b400000u;
     STEP void mma_bytes(u32 (&d)[4], const u32 (&a)[2 * WORDS], const u32 (&b)[WORDS]) {
         if constexpr (WORDS == 2)
@@ -226,7 +221,7 @@ template <class S> struct AttendMma {
             q.unit = lane_id() / 4 < GROUP ? unit[lane_id() / 4] : 0.0f;
         }
     }
-    // Stores a query to rows h and h + 8 of the tile, in one wave.
+    // Stores a query to rows h and h + 8 of the tile. Called by one wave.
     STEP void put_query(u8* tile, u32 h, const float* row, float scale, float* unit) {
         if constexpr (!K::BYTES) {
             for (u32 e = 2 * lane_id(); e < HEAD_DIM; e += 2 * KJ_WAVE) {
@@ -236,7 +231,7 @@ template <class S> struct AttendMma {
                 *(u32*)(tile + 2 * query_at(h + 8, e)) = rest;
             }
         } else {
-            // NaN or infinity makes all scores NaN
+            // A NaN or an infinity in the query makes all its scores NaN.
             float most = 0.0f, none = 0.0f;
             for (u32 e = lane_id(); e < HEAD_DIM; e += KJ_WAVE)
                 most = max_f32(most, abs_f32(row[e] * scale)), none += row[e] * 0.0f;
@@ -298,8 +293,9 @@ template <class S> struct AttendMma {
         }
     }
 
-    // out += probabilities · values. out[n][0..2] (and out[n][2..4] for the rounding errors, if
-    // there are any) are columns 2c, 2c + 1 of the n-th eight, see `out_dim`.
+    // out += probabilities · values. out[n][0..2] are columns 2c and 2c + 1 of group n of eight
+    // columns (`out_dim`); out[n][2..4] are the same columns for the rounding errors, if there are
+    // any.
     STEP void mix(float (&out)[HEAD_DIM / 8][4], const float (&p)[4], const u8* values, u32 skew) {
         if constexpr (!K::BYTES) {
             FragA a;
@@ -313,7 +309,7 @@ template <class S> struct AttendMma {
                 mma_m16n8k16(out[2 * n + 1], a.v, b.v + 2);
             }
         } else {
-            constexpr u32 each = K::GROUP / 8;  // codes of a row that a lane takes: four, or two
+            constexpr u32 each = K::GROUP / 8;  // codes of a row per lane: 4 or 2
             u32 row = lane_id() % 4 * 2;
             Scales scale[4];
             UNROLL for (u32 e = 0; e < 4; e++)
@@ -338,7 +334,7 @@ template <class S> struct AttendMma {
             }
         }
     }
-    // The element of the head that is column 2c + e of the n-th eight.
+    // The head's element in column 2c + e of group n of eight columns.
     STEP u32 out_dim(u32 n, u32 e) {
         constexpr u32 each = K::GROUP / 8;
         if constexpr (K::BYTES)
@@ -346,8 +342,8 @@ template <class S> struct AttendMma {
         else return 8 * n + lane_id() % 4 * 2 + e;
     }
 
-    // Element i of GROUP × HEAD_DIM from `n` parts in shared memory: the sum weighted by the
-    // maxima, the maximum, and the sum of probabilities.
+    // Combines element i of GROUP × HEAD_DIM of `n` partial results in shared memory. Returns the
+    // weighted sum, and sets the maximum and the sum of probabilities.
     STEP float merge(const Shared& lds, const float* parts, u32 n, u32 i, float& most, float& sum) {
         u32 h = i / HEAD_DIM;
         most = NEVER, sum = 0.0f;
@@ -362,10 +358,10 @@ template <class S> struct AttendMma {
         return value;
     }
 
-    // As last_block (kjit.h), but with the release and acquire of one thread for the whole block: a
-    // fence in every thread took 0.5 µs. The counter returns to 0 in the operation that counts the
-    // last block: a separate store would not be ordered before the additions of the next layer in
-    // the same launch.
+    // As last_block (kjit.h), but one thread releases and acquires for the whole block: a fence in
+    // every thread took 0.5 µs. The operation that counts the last block also resets the counter to
+    // 0: a separate store would not be ordered before the additions of the next layer in the same
+    // launch.
     STEP bool last_slice(u32* counter, u32 blocks, u32& is_last) {
         block_sync();
         if (thread_id() == 0) {
@@ -393,11 +389,12 @@ template <class S> struct AttendMma {
             here = before.position(a.position + slot);
         u32 end = here + 1;
         u32 first = Scores<S>::seen_from(here), base = first / ROWS * ROWS;
-        // Summing slices costs as much as a few tiles, so a short past stays in one block.
+        // Combining slices takes as long as a few tiles, so a short context stays in one block.
         u32 tiles = CEIL_DIV(end - base, ROWS),
             busy = tiles < 3 * S::LEAST ? 1 : min_u32(slices, tiles / S::LEAST);
         const u32 slice = busy == 1 ? share.x : share.x * BLOCKS + member;
-        // The remaining blocks wait for the previous launch, so this launch ends after it.
+        // Blocks without work wait for the previous launch, so that this launch does not end before
+        // it.
         if (slice >= busy) return;
         // This block's heads.
         const u32 own = busy == 1 ? GROUP / BLOCKS : GROUP,
@@ -409,7 +406,7 @@ template <class S> struct AttendMma {
         const u64 rows = (u64)KV_HEADS * each, head_row = (u64)kv_head * each;
         const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
-        if constexpr (S::KEPT_BEFORE) before.wait();  // a kernel of this replay wrote the last row
+        if constexpr (S::KEPT_BEFORE) before.wait();  // its kernels wrote the last row
         u8* ring = pool + wave_id() * RING;
         auto fetch_one = [&](u8* to, const u8* cache, u32 t) {
             if (t < tiles)
@@ -420,8 +417,8 @@ template <class S> struct AttendMma {
         };
         NO_UNROLL for (u32 s = 0; s < 2 * STAGES; s++)
             fetch_one(ring + s * SIDE, s % 2 ? values : keys, mine + s / 2 * round);
-        // Arguments of this wave's first head, if it has one. (Keys that are already in the cache
-        // have no norm here.)
+        // The norm's weights and angles of this wave's first head, if it has one. Keys that are
+        // already in the cache need no norm.
         auto asks = [&](u32 h) {
             const float* norm = h == own && !S::KEPT_BEFORE ? a.k_norm : a.q_norm;
             return Rope<S>::ask(norm, a.angles + (u64)here * Rope<S>::PAIRS);
@@ -436,7 +433,7 @@ template <class S> struct AttendMma {
         const float scale = S::SOFT_CAP == 0.0f ? a.scale * 1.44269504f : a.scale;
         for (u32 h = wave_id(); h < own + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             const u32 q_at = (head + from_head + h) * HEAD_DIM, kv_at = kv_head * HEAD_DIM;
-            // In packets, a sequence's queries, keys and values follow one another.
+            // In packets, a sequence's keys follow its queries, and its values follow its keys.
             constexpr u32 KEYS_AT = HEADS * HEAD_DIM, VALUES_AT = KEYS_AT + KV_HEADS * HEAD_DIM,
                           ALL = VALUES_AT + KV_HEADS * HEAD_DIM;
             float* row = lds.head[h < own ? from_head + h : GROUP + h - own];
@@ -462,7 +459,7 @@ template <class S> struct AttendMma {
 
         Queries held;
         load_queries(held, queries, lds.unit);
-        float acc[HEAD_DIM / 8][4], most = NEVER, sum = 0.0f;  // of head lane / 4
+        float acc[HEAD_DIM / 8][4], most = NEVER, sum = 0.0f;  // for head lane / 4
         UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++)
             UNROLL for (u32 e = 0; e < 4; e++) acc[n][e] = 0.0f;
         float slope = 0.0f;
@@ -518,7 +515,7 @@ template <class S> struct AttendMma {
         sum += wave_xor(sum, 1);
         sum += wave_xor(sum, 2);
 
-        // The parts of the waves, in the memory of the rings.
+        // The partial results of the waves use the memory of the rings.
         float* parts = (float*)pool;
         copy_wait(0);
         block_sync();
@@ -532,10 +529,10 @@ template <class S> struct AttendMma {
         }
         block_sync();
         // In device memory, for each head: values of all slices, then (maximum, sum) of all slices.
-        const u32 made = (sequence * HEADS + head) * HEAD_DIM;  // the first result's number
+        const u32 made = (sequence * HEADS + head) * HEAD_DIM;  // index of the first result
         const u64 head_part = (u64)slices * (HEAD_DIM + 4);
         float* part = a.part + ((u64)sequence * HEADS + head) * head_part;
-        // Rounded up to whole waves: their lanes send packets together.
+        // Rounded up to whole waves, because the lanes of a wave send packets together.
         for (u32 n = thread_id(); n < CEIL_DIV(own * HEAD_DIM, KJ_WAVE) * KJ_WAVE; n += KJ_BLOCK) {
             const bool inside = n < own * HEAD_DIM;
             const u32 i = from_head * HEAD_DIM + (inside ? n : 0);
@@ -556,8 +553,8 @@ template <class S> struct AttendMma {
                         lds.is_last))
             return;
 
-        // Teams of threads take slices round-robin, four elements per thread, all heads; then as
-        // above.
+        // Teams of threads add slices in round-robin order, four elements per thread, for all
+        // heads. Then the teams are combined as above.
         u32 team = thread_id() / PART_THREADS, four = thread_id() % PART_THREADS * 4;
         if (team < PART_TEAMS) {
             float team_most[GROUP], team_sum[GROUP], value[GROUP][4];

@@ -1,9 +1,9 @@
-// attend_wide: as attend.h for heads that are too wide for its lanes' registers. Same arguments,
-// same results.
+// attend_wide: attend.h for heads that do not fit in its lanes' registers, with the same arguments
+// and results.
 //
-// For scores a wave has POSITIONS positions of a tile, eight elements per lane at a time, and
-// queries in registers. For results each thread has eight columns and every PARTS-th position of
-// the tile; the parts are added at the end.
+// Scores: a wave has POSITIONS positions of a tile, eight elements per lane at a time, and the
+// queries in registers. Results: a thread has eight columns and every PARTS-th position of the
+// tile; the PARTS partial results are added at the end.
 //
 // S: HEADS, KV_HEADS, GROUP (query heads of a block), SOFT_CAP (0: none), KEPT_BEFORE (the new key
 // and value are already in the cache), and as for kv.h, rope.h and scores.h. Share: as for
@@ -22,7 +22,7 @@ template <class S> struct AttendWide {
     static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM,
                          GROUP = S::GROUP;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
-    // chunks of a row, and per lane
+    // Chunks of eight elements of a row, and per lane.
     static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
     static constexpr u32 PARTS = KJ_BLOCK / CHUNKS;
     static constexpr u32 TILE = 32, POSITIONS = TILE / kj_waves;
@@ -30,7 +30,7 @@ template <class S> struct AttendWide {
                   "a lane for each position");
     static_assert(GROUP * HEAD_PARTS * KV_HEADS == HEADS, "whole groups");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
-    static constexpr float NEVER = -1e30f;  // a maximum before any score
+    static constexpr float NEVER = -1e30f;  // the maximum before the first score
 
     struct Shared {
         float head[GROUP][HEAD_DIM];  // queries, then results
@@ -51,7 +51,7 @@ template <class S> struct AttendWide {
         K::values(K::load(page, rows.all, rows.first + within(position), chunk), x);
     }
 
-    // Scores of a tile for GROUP heads from `head` on.
+    // Computes the scores of a tile for GROUP heads from `head` on.
     STEP void score(Shared& lds, const float (&q)[GROUP][EACH][8], const u8* keys, const Rows& rows,
                     u32 at, u32 end, u32 here, u32 head) {
         NO_UNROLL for (u32 i = 0; i < POSITIONS; i++) {
@@ -76,7 +76,7 @@ template <class S> struct AttendWide {
         }
     }
 
-    // Converts scores to powers of two of their distance from the maximum so far.
+    // Replaces scores by 2^(score − maximum so far).
     STEP void share_out(Shared& lds) {
         for (u32 h = wave_id(); h < GROUP; h += kj_waves) {
             float score = lane_id() < TILE ? lds.share[h][lane_id() % TILE] : as_f32(0xff800000u);
@@ -97,7 +97,7 @@ template <class S> struct AttendWide {
         const u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot],
                   end = here + 1;
         const u32 first = Scores<S>::seen_from(here);
-        // Slices consist of whole tiles: a short context uses few blocks; the others exit
+        // Slices are whole tiles. A short context uses few blocks; the other blocks exit
         // immediately.
         const u32 slice = CEIL_DIV(CEIL_DIV(end - first, a.splits), TILE) * TILE;
         const u32 busy = CEIL_DIV(end - first, slice);
@@ -109,7 +109,7 @@ template <class S> struct AttendWide {
                         (u64)KV_HEADS * stretch_of, (u64)kv_head * stretch_of};
 
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
-        const bool owner = to == end;  // this block has the new position
+        const bool owner = to == end;  // this block processes the new position
         for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             const u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {

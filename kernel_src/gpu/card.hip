@@ -2,7 +2,7 @@
 // reads in strides, LDS, the clock. The host predicts each result except the clock's.
 #include "persist.h"
 
-// Adds one to `count`: block 0 alone, so launches in a row must not overlap.
+// Adds one to `count`, without an atomic operation: successive launches must not overlap.
 KERNEL card_count(u32* count) {
     if (block_id() == 0 && thread_id() == 0) count[0] += 1;
 }
@@ -18,8 +18,8 @@ KERNEL card_meet(MeetingWords* at, u32* late, u64 limit, u32 blocks, u32 rounds,
     Meeting::leave();
 }
 
-// Reads each of 2^(row_bits + apart_bits) pieces of KJ_WAVE vectors once. Waves that are neighbours
-// read pieces that are 2^apart_bits pieces apart. The exclusive or of `out` is that of all words.
+// Reads 2^(row_bits + apart_bits) chunks of KJ_WAVE vectors once. Neighbouring waves read chunks
+// with a distance of 2^apart_bits chunks. The exclusive or of `out` is that of all words.
 KERNEL card_stride(const u32x4* x, u32* out, u32 row_bits, u32 apart_bits, u32 blocks) {
     constexpr u32 FLIGHT = 4;
     const u32 pieces = 1u << (row_bits + apart_bits), waves = blocks * kj_waves;
@@ -57,7 +57,7 @@ KERNEL card_lds(u32* out, u32 rounds) {
     out[block_id() * KJ_BLOCK + t] = sum;
 }
 
-// Cycles of the core's clock. gfx11 has 20 bits of them.
+// Cycles of the core's clock. The counter of gfx11 has 20 bits.
 STEP u64 cycles() {
 #if defined(KJ_NVIDIA)
     u64 c;
@@ -70,7 +70,7 @@ STEP u64 cycles() {
 #endif
 }
 
-// Cycles and nanoseconds of `rounds` products that depend on each other, in block 0.
+// Measures `rounds` dependent products in block 0: cycles and nanoseconds.
 KERNEL card_clock(u64* out, float* kept, u32 rounds) {
     float x = (float)thread_id();
     const u64 ns = clock_ns(), c = cycles();

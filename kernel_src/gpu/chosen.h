@@ -1,8 +1,8 @@
-// chosen.h: attention to chosen positions only.
+// chosen.h: sparse attention, to chosen positions only.
 //
 // With KJ_CHOSEN the kernel's last argument is a list of KJ_CHOSEN positions for each token, in
-// rising order, ~0 after the last (top_keys.h). A token sees the positions of its list. Loops over
-// the positions of a sequence then run over the indices of the list.
+// rising order, ~0 after the last (top_keys.h). A token sees only the positions in its list. Loops
+// over the positions of a sequence become loops over the indices of the list.
 #pragma once
 #include "kjit.h"
 

@@ -7,13 +7,12 @@
 //   w         CHANNELS × TAPS f32; without WEIGHTS y is the oldest of these tokens
 //   b         CHANNELS f32, with BIAS
 //   f         silu, with SILU
-//   slots, position, state, sequence_bytes   state.h; the state is the TAPS − 1 tokens before, the
-//             oldest first
+//   slots, position, state, sequence_bytes   state.h; the state is the last TAPS − 1 tokens, oldest
+//             first
 //
 // Share: x of CHANNELS / KJ_BLOCK; y: tokens / SLAB with ONE, and the number of sequences without.
 //
-// Only the first slab reads the state. It also writes the new state, which depends on x and the old
-// state.
+// A slab is SLAB tokens. Only the first slab reads the state and writes the new one.
 //
 // S: CHANNELS, TAPS, SLAB, WEIGHTS, BIAS, SILU, ONE.
 #pragma once
@@ -42,7 +41,7 @@ template <class S> struct Conv {
         const float* x = a.x + (u64)past.first * CHANNELS + c;
         float* y = a.y + (u64)past.first * CHANNELS + c;
         float* state = past.state + c;
-        // Tokens are counted from the first one in the state.
+        // Token 0 is the first one in the state.
         auto token = [&](u32 at) -> float {
             if (at >= BEFORE) return x[(u64)(at - BEFORE) * CHANNELS];
             return past.begins ? 0.0f : state[at * CHANNELS];

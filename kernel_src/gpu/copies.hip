@@ -1,7 +1,7 @@
-// Compiled to test whether a compiler for gfx908 copies accumulation registers correctly
-// (src/agpr_copy_check.rs); never run. It has sums that are scaled in vector registers and stay
-// from iteration to iteration, and a last iteration with different work: there a compiler copies
-// them to other accumulation registers.
+// A kernel that is compiled but never run. It tests whether a compiler for gfx908 copies
+// accumulation registers correctly (src/agpr_copy_check.rs). Sums live across iterations and are
+// scaled in vector registers, and the last iteration differs from the others: there a compiler
+// copies the sums to other accumulation registers.
 typedef float sums __attribute__((ext_vector_type(4)));
 typedef _Float16 halves __attribute__((ext_vector_type(4)));
 __attribute__((shared)) static float copies_lds[1024];

@@ -1,4 +1,5 @@
-// decay: the decay factor of a state after a token, from projected values; elementwise on rows.
+// decay: the factor by which a recurrent state decays after a token; elementwise on rows of
+// projected values.
 //
 //   y[c] = e^(p · a[c / EACH mod FACTORS] · f(x[c] + b[c]))
 //

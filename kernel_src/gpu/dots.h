@@ -1,11 +1,11 @@
-// dots.h: rows of weights times one or a few columns of activations; all products with vectors use
-// it.
+// dots.h: dot products of rows of weights with one or a few columns of activations. All matrix ×
+// vector kernels use it.
 //
-// A *team* of TEAM lanes shares a row. Each lane has one unit of it at a time, with IN_FLIGHT units
-// of ROWS rows in flight. A *tile* is the rows that a worker computes together. The worker is a
-// wave if a team fits into one, and the block if not. All workers of the grid take tiles in
-// round-robin order. The units of the next step are loaded while those of one step are multiplied;
-// the first load comes before the wait for the activations.
+// A *team* of TEAM lanes shares a row. A lane processes one unit (weights.h) of the row at a time,
+// and has IN_FLIGHT units of ROWS rows in flight. A *worker* is a wave if a team fits into one, and
+// otherwise the block. A *tile* is the rows that a worker computes together. The workers of the
+// grid process tiles in round-robin order. The units of the next step are loaded while those of one
+// step are multiplied; the first units are loaded before the wait for the activations.
 //
 // S: COLUMNS (multiplied with each row), TEAM, ROWS, IN_FLIGHT, GATE (not None: two matrices, gate
 // and up, give one result), and as for activations.h. W: a format (weights.h).
@@ -17,12 +17,12 @@ template <class S> struct Dots {
     using X = Activations<S>;
     static constexpr u32 TEAM = S::TEAM, ROWS = S::ROWS, IN_FLIGHT = S::IN_FLIGHT,
                          COLUMNS = S::COLUMNS;
-    // matrices for one result
+    // Matrices per result: two with a gate.
     static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1;
     static constexpr bool TEAM_IN_WAVE = TEAM <= KJ_WAVE;
-    static constexpr u32 WORKERS = TEAM_IN_WAVE ? KJ_BLOCK / KJ_WAVE : 1;             // in a block
-    static constexpr u32 TEAMS = (TEAM_IN_WAVE ? KJ_WAVE : KJ_BLOCK) / TEAM;          // in a worker
-    // rows of a tile
+    static constexpr u32 WORKERS = TEAM_IN_WAVE ? KJ_BLOCK / KJ_WAVE : 1;     // of a block
+    static constexpr u32 TEAMS = (TEAM_IN_WAVE ? KJ_WAVE : KJ_BLOCK) / TEAM;  // of a worker
+    // Rows of a tile.
     static constexpr u32 TILE = TEAMS * ROWS;
     static_assert((TEAM & (TEAM - 1)) == 0 && TEAM <= KJ_BLOCK,
                   "a team is a power of two of lanes");
@@ -35,8 +35,8 @@ template <class S> struct Dots {
     STEP u32 team_id() { return (TEAM_IN_WAVE ? lane_id() : thread_id()) / TEAM; }
 
     // The tiles of a worker: from `tile` to `end` − 1, with distance `stride`. The tiles of a block
-    // are neighbours, so it reads one range of the matrix. When tiles were dealt over the whole
-    // grid, every multiprocessor touched every page, and an 8b F16 model of 15 GB on an H200
+    // are neighbours, so it reads one range of the matrix. With tiles in round-robin order over the
+    // whole grid, every multiprocessor accessed every page: an 8b F16 model of 15 GB on an H200
     // decoded at 205 tokens/s instead of 222.
     struct Work { u32 tile, end, stride; };
     STEP Work work_of(u32 tiles, u32 block, u32 blocks) {
@@ -47,12 +47,12 @@ template <class S> struct Dots {
     }
 
     template <class W> struct Units { Unit<W> unit[LISTS * ROWS][IN_FLIGHT]; };
-    // Whether every step is full: then no step reads past the end of a row.
+    // Whether the row is a whole number of steps, so that no lane reads past its end.
     template <class W>
     static constexpr bool FULL = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % IN_FLIGHT == 0;
 
-    // Units `step`·TEAM … of rows first … first + ROWS − 1 of a matrix; rows after the end repeat
-    // the last row.
+    // Loads units from `step` · TEAM on of rows first … first + ROWS − 1. Rows after the end of the
+    // matrix repeat the last row.
     template <class W>
     STEP void load_rows(Units<W>& b, u32 list, const u8* w, u32 first, u32 rows, u32 step) {
         UNROLL for (u32 r = 0; r < ROWS; r++) {
@@ -147,8 +147,8 @@ template <class S> struct Dots {
         }
     }
 
-    // Sums the parts of a team; every lane of the team's first wave then has the sum. A team wider
-    // than a wave uses shared memory: all threads of the block must call it.
+    // Sums over the lanes of a team. Every lane of the team's first wave gets the sum. If a team is
+    // wider than a wave, all threads of the block must call it: it uses shared memory.
     STEP void sum_team(Sums& acc, Shared& lds) {
         UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) UNROLL
             for (u32 n = 0; n < COLUMNS; n++)

@@ -1,27 +1,28 @@
-// draw: a token drawn from each sequence's logits. Then the sequence advances by one token.
+// draw: draws a token from each sequence's logits and advances the sequence by one token.
 //
 //   logits    SEQUENCES × VOCAB f32
 //   slots     SEQUENCES u32: the slot of each sequence; null: sequence s has slot s
 //   tokens    SLOTS × capacity u32: position p + 1 gets the token
 //   position  SLOTS u32: + 1
 //   seeds     SLOTS u64: the seed of noise.h, with the token's position and id
-//   options   SLOTS × (top_k u32, inverse, top_p, min_p f32); null: the arguments hold for all
-//             slots. inverse: 1 / temperature, from the host, since compilers divide differently
+//   options   SLOTS × (top_k u32, inverse, top_p, min_p f32); null: the arguments apply to all
+//             slots. inverse: 1 / temperature, computed by the host: compilers divide differently
 //   work      SEQUENCES × Meeting: barrier state, zero before the first launch and after each one
 //   said      SEQUENCES × Said: results of the blocks for each other
 //
-// The reference is model/src/sample.rs; here the cuts use fixed point. Order: top-k, temperature,
-// top-p, min-p. Of the remaining tokens the one with the greatest score (noise.h) is drawn. A
-// weight exp((logit − largest) / temperature) is an integer with 40 fractional bits. So sums do not
-// depend on their order, and the same seed gives the same token for any number of blocks.
+// The reference is model/src/sample.rs. Order: top-k, temperature, top-p, min-p. The remaining
+// token with the greatest score (noise.h) is drawn. A weight exp((logit − largest) / temperature)
+// is an integer with 40 fractional bits. So sums do not depend on their order, and a seed gives the
+// same token for any number of blocks.
 //
 // Share: x of `blocks`, up to MOST_BLOCKS; y is the sequence. Each block has a range of ids. If
-// top-k is at most DRAW_FEW, draw_few.h draws. Otherwise the first TEAM blocks draw together. Each
-// block reads its logits once for each step: extremes, cut of top-k, cut of top-p, scores of the
-// remaining tokens. Between the steps the blocks of a sequence pass a barrier in `work`. A launch
-// of several blocks is cooperative, so all blocks are resident. On an H200 one block took 64 µs for
+// top-k is at most DRAW_FEW, draw_few.h draws. Otherwise the first TEAM blocks draw together in
+// four passes over the logits: extremes, cut by top-k, cut by top-p, scores of the remaining
+// tokens. Between the passes the blocks of a sequence wait at a barrier in `work`. A launch of
+// several blocks is cooperative, so all blocks are resident. On an H200 one block took 64 µs for
 // 49,152 logits and 134 µs for 128,256; sixteen blocks take 44 and 54. With waves of 64 one block
-// draws and the others exit immediately: with more blocks, 6 to 39 scalar registers spilled.
+// draws and the others exit immediately: the code for several blocks spilled 6 to 39 scalar
+// registers.
 //
 // S: VOCAB, FEW (whether draw_few.h is used).
 #pragma once
@@ -29,8 +30,8 @@
 
 constexpr u32 DRAW_BINS = 2048, DRAW_MOST_BLOCKS = 32, DRAW_TEAM = 16;
 
-// Barrier state and bins of the blocks of a sequence. There are three sets of bins: while one is
-// filled, the previous one may still be read.
+// Barrier state and bins of the blocks of a sequence. There are three sets of bins: one is filled,
+// one may still be read, one is cleared.
 constexpr u32 DRAW_SETS = 3;
 struct DrawMeeting {
     u64 weights[DRAW_SETS][DRAW_BINS];
@@ -40,9 +41,9 @@ struct DrawMeeting {
 
 // Results of each block for the others.
 struct DrawSaid {
-    u64 few[DRAW_MOST_BLOCKS * DRAW_FEW];  // tokens with the largest logits of each range
+    u64 few[DRAW_MOST_BLOCKS * DRAW_FEW];  // the most likely tokens of each range
     u64 extremes[DRAW_TEAM][2], sums[DRAW_TEAM];
-    u32 id, none;  // the token, if one block found it for all blocks
+    u32 id, none;  // the token that one block found
 };
 
 struct DrawArgs {
@@ -69,12 +70,12 @@ template <class S> struct Draw {
         u64 weights[BINS];
         u32 counts[BINS];
         u64 sums[kj_waves], last[KJ_WAVE];
-        // Loaded again at the end: in registers, three of them spilled on sm_120.
+        // In shared memory: in registers, three of them spilled on sm_120.
         u32 slot, likeliest, position;
         u64 seed;
     };
 
-    // This block in the team of its sequence: barriers passed so far, and the next set of bins.
+    // State of this block: barriers passed so far, and the next set of bins.
     struct Team {
         DrawMeeting* at;
         DrawSaid* said;
@@ -82,7 +83,7 @@ template <class S> struct Draw {
         u32 from, to;  // the range of its ids
     };
 
-    // Barrier of all blocks of the sequence. Afterwards all see what the others wrote before.
+    // Barrier of all blocks of the sequence. It makes their earlier writes visible to all of them.
     STEP void meet(Team& team) {
         if (team.blocks == 1) {
             block_sync();
@@ -128,9 +129,9 @@ template <class S> struct Draw {
     STEP u64 weight_of(const Row& row, float v) { return weight(v, row.largest, row.inverse); }
     STEP float distance(const Row& row, float v) { return (row.largest - v) * row.scale; }
 
-    // The lowest key whose distance is below `limit`: distances fall as keys rise.
+    // The lowest key whose distance from the largest logit is below `limit`.
     STEP u32 first_nearer(const Row& row, float limit) {
-        u32 low = 0x007fffffu, high = row.key;  // −∞, and the largest, whose distance is 0
+        u32 low = 0x007fffffu, high = row.key;  // keys of −∞ and of the largest logit
         NO_UNROLL while (low < high) {
             u32 middle = low + (high - low) / 2;
             if (distance(row, logit_of_order(middle)) < limit) high = middle;
@@ -139,10 +140,10 @@ template <class S> struct Draw {
         return high;
     }
 
-    // Calls f(id, logit) for ids `from` to `to` − 1, in the threads numbered `t`. Both ends are
-    // multiples of 4 if VOCAB is. Two 16-byte loads are in flight together: with 1024 threads that
-    // uses one multiprocessor's share of the L2 bandwidth. Four single loads: with eight, ptxas
-    // spilled.
+    // Calls f(id, logit) for ids `from` to `to` − 1; `t` is the number of this thread. Both ends
+    // are multiples of 4 if VOCAB is. Two 16-byte loads are in flight: with 1024 threads this uses
+    // one multiprocessor's share of the L2 bandwidth. Otherwise four single loads are in flight:
+    // with eight, ptxas spilled.
     template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 threads, F f) {
         constexpr u32 WIDE = S::VOCAB % 4 == 0 ? 4 : 1, AHEAD = WIDE == 4 ? 2 : 4;
         NO_UNROLL for (u32 base = from + t * WIDE; base < to; base += AHEAD * WIDE * threads) {
@@ -171,8 +172,8 @@ template <class S> struct Draw {
         return v;
     }
 
-    // The first lane whose running sum exceeds `rest` (the total exceeds it). `rest` is reduced by
-    // the sums of the lanes before.
+    // The first lane whose cumulative sum exceeds `rest` (the total must exceed it). Subtracts the
+    // sum of the earlier lanes from `rest`.
     STEP u32 find_lane(u64 v, u64& rest) {
         auto from = [](u64 all, u32 lane) {
             return (u64)wave_get((u32)(all >> 32), lane) << 32 | wave_get((u32)all, lane);
@@ -187,8 +188,8 @@ template <class S> struct Draw {
         return lane;
     }
 
-    // index: the first of `n` elements whose running sum exceeds the goal, or `n` if the total does
-    // not. rest: the goal minus the sums of the elements before.
+    // index: the first of `n` elements whose cumulative sum exceeds the goal, or `n` if the total
+    // does not. rest: the goal minus the sum of the earlier elements.
     struct Found { u32 index; u64 rest; };
 
     // `sum(a, b)`: this lane's share of elements a to b − 1; `one(i)`: a single element;
@@ -251,7 +252,7 @@ template <class S> struct Draw {
                 u64 all = 0;
                 UNROLL for (u32 w = 0; w < kj_waves; w++) all += lds.sums[w];
                 team.said->sums[team.block] = all;
-                // The value if no block finds the token.
+                // The result if no block finds the token.
                 if (team.block == 0) team.said->id = S::VOCAB;
             }
             meet(team);
@@ -287,21 +288,21 @@ template <class S> struct Draw {
         meet(team);
         for (u32 b = thread_id(); b < BINS; b += KJ_BLOCK)
             lds.counts[b] = team.at->counts[set][b], lds.weights[b] = team.at->weights[set][b];
-        // all blocks have read it: they passed this barrier
+        // All blocks have passed the barrier, so all have read this set.
         empty_set(team, (set + SETS - 1) % SETS);
         team.set = (set + 1) % SETS;
         block_sync();
     }
 
     // Keeps the `top_k` most likely tokens, or (weighted) the most likely ones whose weights reach
-    // `top_p` of the total. Bins are first proportional to the distance from the largest logit,
-    // with a few tokens each. With bins by a float's leading bits, thousands of tokens shared one
-    // bin, and their atomic additions were serial (1.9 ms for 128,256 tokens on an H200, more than
-    // a whole step of 8b). The bin with the cut is divided again by key, and equal keys by id.
+    // `top_p` of the total. The first bins are proportional to the distance from the largest logit,
+    // with a few tokens each. The bin with the cut is divided again by key, and equal keys by id.
+    // (If bins were leading bits of a float, thousands of tokens would share one bin, and their
+    // atomic additions would be serial: 1.9 ms for 128,256 tokens on an H200.)
     STEP Kept cut(Shared& lds, Team& team, const Row& row, const Kept& kept, bool weighted,
                   u32 top_k, float top_p) {
         u64 want = top_k;
-        // 32: bins by distance. Smaller: bins of 2^shift keys from `high` down to `low`.
+        // shift 32: bins by distance. Smaller: bins of 2^shift keys, from `high` down to `low`.
         u32 low = 0, high = 0, shift = 32;
         bool whole = false;
         NO_UNROLL do {
@@ -333,7 +334,7 @@ template <class S> struct Draw {
                 return want > 1 ? want - 1 : 0;
             });
             if (bin.index >= BINS) return kept;  // fewer tokens remain than requested
-            want = bin.rest + 1;                 // in this bin
+            want = bin.rest + 1;                 // number of tokens wanted from this bin
             whole = lds.counts[bin.index] == 1 || want == measure(bin.index);
             if (shift == 32) {
                 low = first_nearer(row, (float)(bin.index + 1));
@@ -344,7 +345,7 @@ template <class S> struct Draw {
             }
             shift = 0;
             NO_UNROLL while ((high - low) >> shift >= BINS) shift++;
-            block_sync();  // before the bins are emptied
+            block_sync();  // the bins are cleared next
         } while (!whole && low < high);
         if (whole) return low <= kept.key ? kept : Kept{low, S::VOCAB};
         u64 each_has = weighted ? weight_of(row, logit_of_order(low)) : 1;
@@ -372,14 +373,14 @@ template <class S> struct Draw {
         if (a.options) own = a.options[slot];
         return Options{own.x, as_f32(own.y), as_f32(own.z), as_f32(own.w), 0, 0};
     }
-    // Called before the block that finds the token advances the sequence.
+    // Must be called before the sequence advances.
     STEP void set_noise(Options& o, const DrawArgs& a, u32 slot) {
         o.seed = a.seeds[slot], o.position = a.position[slot] + 1;
     }
 
-    // The greatest score of this block's tokens for which `takes(id, logit)` is true, and at least
-    // the score of the most likely token. Most tokens are too far from the largest logit for any
-    // noise with the same leading bits: no logarithm is computed for them.
+    // The greatest score among this block's tokens for which `takes(id, logit)` is true, and the
+    // most likely token. A bound of the noise from its leading bits rules out most tokens, so no
+    // logarithm is computed for them.
     template <class Takes>
     STEP u64 race(const Shared& lds, const Team& team, const Row& row, Takes takes) {
         block_sync();  // one thread has written it
@@ -414,8 +415,8 @@ template <class S> struct Draw {
     STEP void step(DrawArgs a, Share share, Memory& memory) {
         u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
         const float* x = a.logits + (u64)sequence * S::VOCAB;
-        // The options are loaded together with top_k. With waves of 64 they are loaded after it:
-        // otherwise scalar registers spilled on gfx906.
+        // With waves of 32 all options are loaded together with top_k. With waves of 64 they are
+        // loaded later, because scalar registers spilled on gfx906.
         constexpr bool AHEAD = S::FEW && KJ_WAVE == 32;
         typename Few::Some some;
         if constexpr (AHEAD)
@@ -436,20 +437,20 @@ template <class S> struct Draw {
             Few::keep_logits(memory.few, top_k, x, first, end, some);
             Few::say(memory.few, top_k, said, share.x, a.blocks);
             if (!last_block(&a.work[sequence].left, a.blocks)) return;
-            // No other block advances the sequence. So the seed is loaded together with the other
-            // blocks' tokens.
+            // Only this block advances the sequence, so the seed can be loaded together with the
+            // other blocks' tokens.
             if constexpr (AHEAD) set_noise(o, a, slot);
             if (a.blocks > 1) Few::keep_said(memory.few, top_k, said, a.blocks * top_k);
             if (!AHEAD) o = memory.few.options;
             u32 token = Few::choose(memory.few, top_k, o, [&](float v, float largest) {
                 return weight(v, largest, o.inverse);
             });
-            block_sync();  // all have read the position, which one block then advances
+            block_sync();  // all threads have read the position
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }
         float inverse = o.inverse, top_p = o.top_p, min_p = o.min_p;
-        // A constant if blocks have no barrier: less code, and no scalar register is spilled.
+        // With waves of 64 a constant: less code, and no scalar register is spilled.
         u32 blocks = KJ_WAVE == 32 ? min_u32(a.blocks, DRAW_TEAM) : 1;
         if (share.x >= blocks) return;
         u32 from = range_start(share.x, blocks), to = range_start(share.x + 1, blocks);
@@ -508,7 +509,7 @@ template <class S> struct Draw {
             meet(team);
             NO_UNROLL for (u32 b = 0; b < blocks; b++)
                 best = team.said->sums[b] > best ? team.said->sums[b] : best;
-            // The last set that was filled, if any: all have read it.
+            // The last set that was filled, if any. All blocks have read it.
             empty_set(team, (team.set + SETS - 1) % SETS);
         }
         if (t == 0 && team.block == 0)

@@ -3,13 +3,12 @@
 // and stores them. The last block finds the K most likely of all stored tokens, and draws. No block
 // waits for another.
 //
-// The K most likely tokens of a range: each of MOST groups of lanes has the largest key that it
-// read, its *head*. At least K tokens are not below the K-th largest head, and all of them are in
-// the K groups with the largest heads. These tokens are few (about 60 of 2048 for K = 40), so for
-// each the number of larger keys is counted: this is its rank. All lanes of a group count heads and
-// ranks together. A token is a 64-bit key: order_bits of its logit above the complement of its id.
-// All keys differ, and of equal logits the lower id has the larger key. 0 means no token, and is
-// the key of NaN.
+// A token is a 64-bit key: order_bits of its logit above the complement of its id. All keys differ,
+// and among equal logits the lower id has the larger key. 0 means no token, and is the key of NaN.
+// The K most likely tokens of a range: the *head* of each of MOST groups of lanes is the largest
+// key that it read. At least K keys are not below the K-th largest head, and all of them are in the
+// K groups with the largest heads. These candidates are few (about 60 of 2048 for K = 40), so the
+// rank of each is found by counting larger keys.
 #pragma once
 #include "noise.h"
 #include "sample.h"
@@ -24,8 +23,8 @@ struct DrawOptions {
     u32 position;
 };
 
-// A token's score above the complement of its id. The greatest key is drawn: among equal scores the
-// lowest id.
+// The key of a draw: a token's score above the complement of its id. The greatest key is drawn, so
+// among equal scores the lowest id.
 STEP u64 draw_key(float v, float largest, float inverse, u32 word, u32 id) {
     return (u64)order_bits(fma_f32(v - largest, inverse, noise_of(word))) << 32 |
            (0xffffffffu - id);
@@ -39,7 +38,7 @@ template <class S> struct DrawFew {
 
     struct Shared {
         u64 heads[GROUPS], best[MOST], weights[MOST];
-        u64 list[MOST + KJ_BLOCK * EACH];  // the best so far, and candidates
+        u64 list[MOST + KJ_BLOCK * EACH];  // the best keys so far, then candidates
         u64 threshold;
         u32 count;
         DrawOptions options;
@@ -51,8 +50,8 @@ template <class S> struct DrawFew {
         return v;
     }
 
-    // Writes the k largest keys to `best`, in falling order, with zeros after the last. `read(base,
-    // keys)` returns this thread's keys from number `base` on; there are `n` keys in all.
+    // Writes the k largest of `n` keys to `best`, in descending order, with zeros after the last.
+    // `read(base, keys)` sets this thread's keys from index `base` on.
     template <class Read> STEP void keep(Shared& lds, u32 k, u32 n, Read read) {
         const u32 t = thread_id(), group = t / LANES, lane = t % LANES;
         if (t < MOST) lds.best[t] = 0;
@@ -115,7 +114,8 @@ template <class S> struct DrawFew {
         return some;
     }
 
-    // Ids `from` to `to` − 1 of a row of logits; the first ones were already read (`first`).
+    // `keep` for ids `from` to `to` − 1 of a row of logits; `first` has the ones that were already
+    // read.
     STEP void keep_logits(Shared& lds, u32 k, const float* x, u32 from, u32 to, const Some& first) {
         keep(lds, k, to - from, [&](u32 base, u64(&key)[EACH]) {
             Some some = first;
@@ -128,7 +128,7 @@ template <class S> struct DrawFew {
         });
     }
 
-    // Stores a block's tokens: the n-th tokens of all blocks are neighbours. So the heads of a
+    // Stores a block's tokens. The n-th tokens of all blocks are contiguous, so the heads of a
     // later pass are the two or three most likely tokens of each block.
     STEP void say(const Shared& lds, u32 k, u64* said, u32 block, u32 blocks) {
         if (thread_id() < k) said[thread_id() * blocks + block] = lds.best[thread_id()];
@@ -143,11 +143,11 @@ template <class S> struct DrawFew {
         });
     }
 
-    // The sum of the weights of more likely tokens, and of all tokens.
+    // Sum of the weights of more likely tokens, and of all tokens.
     struct Place { u64 before, total; };
     STEP Place place(const Shared& lds, u32 k, u64 mine) {
         Place p{0, 0};
-        // Other threads do not have a token.
+        // The other threads have no token.
         if (thread_id() >= MOST) return p;
         for (u32 j = 0; j < k; j++) {
             u64 w = lds.weights[j];
@@ -157,8 +157,8 @@ template <class S> struct DrawFew {
         return p;
     }
 
-    // The token drawn from the k in `best`: returned in the one thread that has it; NONE in the
-    // others. `weight(logit, largest)` as in draw.h.
+    // Draws one of the k tokens in `best`. Returns it in the one thread that has it, and NONE in
+    // the others. `weight(logit, largest)` as in draw.h.
     static constexpr u32 NONE = 0xffffffffu;
     template <class Weight>
     STEP u32 choose(Shared& lds, u32 k, const DrawOptions& options, Weight weight) {

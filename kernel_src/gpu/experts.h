@@ -3,13 +3,13 @@
 //   x       TOKENS × COLS f32 (one column for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or
 //           such columns in the layout of activations.h (X_GLOBAL)
 //   aux     as for activations.h
-//   chosen  TOKENS × TOP u32 (ALL: none, slot s has matrix s)
+//   chosen  TOKENS × TOP u32 (ALL: absent, slot s uses matrix s)
 //   shares  TOKENS × TOP f32 if SUM
 //   w0, w1  row records of all experts, ROWS_0 rows each
 //   b0, b1  BIAS: a row of offsets for each expert, for w0 and for w1
 //   y       TOKENS × TOP × ROWS_0 f32, or TOKENS × ROWS_0 if SUM
-//   tokens  rows in use, up to TOKENS. `chosen` of the other rows is not initialised: they choose
-//           no matrix, and their y is not written
+//   tokens  rows in use, up to TOKENS. `chosen` of the other rows is not initialised and not read;
+//           their y is not written
 //
 //   GATE    w0 is the gate and w1 the other factor, y = act(gate) · up; CLAMPED: both limited by
 //           `limit` (gate.h)
@@ -40,12 +40,12 @@ template <class S> struct Experts {
     using Sums = typename D::Sums;
     using Units = typename D::template Units<W>;
     static constexpr u32 LISTS = D::LISTS, ROWS = D::ROWS, TOP = S::TOP;
-    static constexpr u32 TILES = CEIL_DIV(S::ROWS_0, D::TILE);                     // of one matrix
+    static constexpr u32 TILES = CEIL_DIV(S::ROWS_0, D::TILE);  // of one matrix
     // Tiles of all matrices of a token.
     static constexpr u32 TOKEN_TILES = TILES * (S::SUM ? 1 : TOP);
     static constexpr u32 STEPS = CEIL_DIV(W::UNITS, D::TEAM), LOADS = CEIL_DIV(STEPS, D::IN_FLIGHT);
-    // Slots whose weights are in flight together. If a lane's part of a row is only one load, slot
-    // after slot would pay the memory latency for each slot.
+    // Slots whose weights are in flight together. If a lane loads a row in one access, processing
+    // slots one by one would add the memory latency for each slot.
     static constexpr u32 TOGETHER = !S::SUM || LOADS > 1 || ROWS* D::IN_FLIGHT > 1 ? 1
                                     : TOP % 4 == 0                                 ? 4
                                     : TOP % 2 == 0                                 ? 2
@@ -56,7 +56,7 @@ template <class S> struct Experts {
     // Bytes of dynamic shared memory.
     static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : X_COLUMNS * X::VECTORS * 16;
 
-    // The first slot of the round of load `b` of a tile; each round has LOADS loads.
+    // First slot of the round that contains load `b` of a tile; a round has LOADS loads.
     STEP u32 slot_of(u32 tile, u32 b) {
         return S::SUM ? tile / TILES * TOP + b / LOADS * TOGETHER : tile / TILES;
     }
@@ -78,8 +78,8 @@ template <class S> struct Experts {
         }
     }
 
-    // Offsets of the chosen experts for a row: for one slot, or the sum over all slots of a token,
-    // weighted by their shares.
+    // The bias of a row: of one slot's expert, or the sum over all slots of a token, weighted by
+    // their shares.
     STEP float offset(ExpertsArgs a, const float* b, u32 tile, u32 row) {
         u32 at = tile / TILES;
         if constexpr (!S::SUM) return b[(u64)matrix_of(a, at) * S::ROWS_0 + row];

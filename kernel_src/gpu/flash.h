@@ -11,10 +11,10 @@
 //   table     the sequence's pages (paged.h)
 //   y         f16 tiles (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros after the end
 //
-// A block takes BQ = WAVES·MI·MMA_M tokens of one head; each wave MI·MMA_M of them, with their
-// running maximum, sum and result in registers. Keys and values pass through shared memory, BK at a
-// time; the next tile is loaded while one is multiplied. Scores are in units of log 2, so the
-// exponential is the hardware's 2^x.
+// A block has BQ = WAVES·MI·MMA_M tokens of one head. Each wave has MI·MMA_M of them, with their
+// running maximum, sum and result in registers. Keys and values pass through shared memory in tiles
+// of BK positions; the next tile is loaded while one is multiplied. Scores are in units of log 2,
+// so the exponential is the hardware's 2^x.
 //
 // KJ_AROUND: no causal mask; positions up to KJ_AROUND away are visible on both sides (encoders).
 //
@@ -35,7 +35,7 @@ template <class S> struct Flash {
     static constexpr u32 WAVES = kj_waves, BQ = WAVES * MI * MMA_M;
     static constexpr u32 D_BLOCKS = CEIL_DIV(HEAD_DIM, 64);      // tiles of 64 columns side by side
     static constexpr u32 DK = HEAD_DIM / MMA_K;                  // steps of depth of a score
-    // columns of the result that a block makes
+    // Columns of the result that a block computes.
     static constexpr u32 OUT_DIM = HEAD_DIM / OUT_PARTS;
     static constexpr u32 SN = BK / MMA_N, ON = CEIL_DIV(OUT_DIM, MMA_N);
     // Chunks after HEAD_DIM that products read.
@@ -55,15 +55,15 @@ template <class S> struct Flash {
         u16* ks = qs + D_BLOCKS * BQ * 64;          // KV_STAGES × (keys, values)
 
         const u32 past = args.position[0];
-        // The longest rows come first: blocks start in order.
+        // The rows with the most keys come first, because blocks start in order.
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, BQ) - 1 - share.x) * BQ;
 #ifdef KJ_AROUND
         const u32 all = past + args.tokens, here = past + q0;
         const u32 last = min_u32(all, past + min_u32(q0 + BQ, args.tokens) + KJ_AROUND);
         const u32 from = (here > KJ_AROUND ? here - KJ_AROUND : 0) / BK * BK;
 #else
-        const u32 last = past + min_u32(q0 + BQ, args.tokens);  // keys that some row sees end here
-        const u32 seen = past + q0 + 1;                    // keys that the first row sees end here
+        const u32 last = past + min_u32(q0 + BQ, args.tokens);  // end of the keys of all rows
+        const u32 seen = past + q0 + 1;                         // end of the keys of the first row
         const u32 from = Scores<S>::seen_from(seen - 1) / BK * BK;
 #endif
 
@@ -106,7 +106,7 @@ template <class S> struct Flash {
         Tiles::store(fetched, thread_id(), ks, ks + KEY_TILE);
         for (u32 j0 = from; j0 < last; j0 += BK) {
             copy_wait(0);
-            block_sync();  // this tile has arrived; all are done with the previous one
+            block_sync();  // this tile has arrived, and all waves have read the previous one
             const u16* kt = ks + stage * 2 * KEY_TILE;
             const u16* vt = kt + KEY_TILE;
             u16* next = ks + (KV_STAGES == 2 ? stage ^ 1 : 0) * 2 * KEY_TILE;
@@ -143,7 +143,7 @@ template <class S> struct Flash {
 #else
             const bool inside = j0 + BK <= seen &&
                                 (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ) &&
-                                // No row's chunk begins within this tile.
+                                // Whether no row's chunk begins within this tile.
                                 (S::CHUNK == 0 || j0 >= Scores<S>::seen_from(past + q0 + BQ - 1));
 #endif
             UNROLL for (u32 i = 0; i < MI; i++) {
@@ -200,7 +200,7 @@ template <class S> struct Flash {
             }
 
 #if !MMA_ACC_IS_A
-            // Passes through shared memory: MI·MMA_M rows of one tile.
+            // Shared memory for this wave's results: MI·MMA_M rows of one tile.
             u16* mine = ks + KV_STAGES * 2 * KEY_TILE + wave_row * 64;
             wave_sync();
             UNROLL for (u32 i = 0; i < MI; i++)

@@ -1,12 +1,12 @@
-// flash_args.h: used by all kinds of prompt attention (flash.h, flash_wgmma.h, latent_flash.h):
-// arguments, steps of depth, the soft cap.
+// flash_args.h: arguments, unrolling and soft cap of attention for prompts (flash.h, flash_wgmma.h,
+// latent_flash.h).
 #pragma once
 #include "mma.h"
 #include "paged.h"
 #include "scores.h"
 
-// Not unrolled: AMD's compilers would load the addresses of all steps into registers first, and
-// spill (800 registers at HEAD_DIM 256 on gfx1030).
+// Not unrolled on AMD: compilers load the addresses of all steps into registers first, and spill
+// (800 registers at HEAD_DIM 256 on gfx1030).
 #if defined(KJ_AMD)
 #define FLASH_DEPTH NO_UNROLL
 #else
@@ -22,10 +22,10 @@ struct FlashArgs {
     PAGED(const u32* table;)
 };
 
-// cap · tanh(s / cap); the argument is s / cap · log2(e)·2, so that e^2x is one instruction.
+// tanh(s / cap). The argument is s / cap · 2 · log2(e), so that e^(2s / cap) is one instruction.
 STEP float soften(float x) { return 1.0f - 2.0f * rcp_hw(exp2_hw(x) + 1.0f); }
 
-// Eight queries as inputs of a product.
+// Eight elements of a query, scaled, as f16.
 STEP u32x4 scaled_inputs(u32x4 a, u32x4 b, float factor) {
     return u32x4{pack_input(as_f32(a.x) * factor, as_f32(a.y) * factor),
                  pack_input(as_f32(a.z) * factor, as_f32(a.w) * factor),

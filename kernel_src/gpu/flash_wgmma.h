@@ -1,9 +1,9 @@
 // flash_wgmma: the attention of flash.h for sm_90a, with the same arguments, on the asynchronous
 // matrix units.
 //
-// Two groups of four warps have 64 tokens each of one head, with scores, softmax and result in
-// registers; probabilities are a register operand of the second product. Four other warps fill two
-// stages of BK keys and values. While one group computes its softmax, the other multiplies.
+// Two groups of four warps have 64 tokens each of one head. Scores, softmax and result are in
+// registers, and probabilities are a register operand of the second product. Four other warps fill
+// two stages of BK keys and values. While one group computes its softmax, the other multiplies.
 //
 // S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, and as for scores.h
 // and kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of ⌈tokens/128⌉, y the
@@ -18,7 +18,8 @@ template <class S> struct FlashWgmma {
     static constexpr u32 HEAD_DIM = S::HEAD_DIM, BK = S::BK;
     using Tiles = KvTiles<S, BK, 128>;
     static_assert(KJ_BLOCK == 384 && HEAD_DIM % 16 == 0, "roles");
-    // Tiles of 64 columns side by side; columns after HEAD_DIM are not read.
+    // Width of a row: HEAD_DIM rounded up to tiles of 64 columns. Columns after HEAD_DIM are not
+    // read.
     static constexpr u32 WIDE = CEIL_DIV(HEAD_DIM, 64) * 64;
     static constexpr u32 KEY_TILE = BK * WIDE;  // number of f16
     static constexpr u32 OUT_TILES = CEIL_DIV(S::HEADS * HEAD_DIM, 64);
@@ -41,7 +42,7 @@ template <class S> struct FlashWgmma {
         Before::wait();
 
         const u32 past = args.position[0];
-        // The longest rows come first.
+        // The rows with the most keys come first.
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, 128) - 1 - share.x) * 128;
         // End of the keys that any row sees, and of the keys that all rows see.
         const u32 last = past + min_u32(q0 + 128, args.tokens), seen = past + q0 + 1;
@@ -102,7 +103,7 @@ template <class S> struct FlashWgmma {
                 u32 s = i % 2;
                 const u16* kt = ks + s * 2 * KEY_TILE;
                 barrier_wait(lds.full + s, i / 2 % 2);
-                fence_async();  // these copies count as ordinary stores
+                fence_async();  // makes these copies visible to the matrix units
                 float score[BK / 2];
                 products_fence();
                 UNROLL for (u32 d = 0; d < HEAD_DIM; d += 16)

@@ -12,8 +12,8 @@
 //
 // Share: x of `splits`, y the row.
 //
-// TILE positions at a time are in shared memory as f32, beside the queries of as many heads as fit.
-// LANES threads have EACH heads each; all threads together handle several positions.
+// Shared memory holds TILE positions as f32 and the queries of as many heads as fit. LANES threads
+// share a position, with EACH heads each.
 //
 // S: HEADS, TILE, ONE, and as for kv.h.
 #pragma once
@@ -34,12 +34,12 @@ template <class S> struct IndexerScores {
     static constexpr u32 LANES = 16, GROUPS = KJ_BLOCK / LANES, SOME = TILE / GROUPS;
     static constexpr u32 EACH = CEIL_DIV(HEADS, LANES) < 4 ? CEIL_DIV(HEADS, LANES) : 4;
     static constexpr u32 PASS = LANES * EACH, PASSES = CEIL_DIV(HEADS, PASS);
-    static constexpr u32 ROW = HEAD_DIM + 1;  // successive rows begin in successive banks
+    static constexpr u32 ROW = HEAD_DIM + 1;  // padded: rows start in different banks
     static_assert(SOME * GROUPS == TILE, "whole positions");
     // Bytes of dynamic shared memory.
     static constexpr u32 POOL = ((PASS + TILE) * ROW + PASS) * 4;
 
-    // The queries and factors of a pass; zeros after the last head.
+    // Loads the queries and factors of the heads of a pass, with zeros after the last head.
     STEP void load_heads(const IndexerScoresArgs& a, u32 token, u32 pass, float* q, float* w) {
         const u64 from = (u64)token * HEADS + pass * PASS;
         for (u32 i = thread_id(); i < PASS * HEAD_DIM; i += KJ_BLOCK) {

@@ -1,4 +1,4 @@
-// keep: stores rows of new tokens in a cache (kv.h) of one head.
+// keep: stores the rows of new tokens in a cache (kv.h) that has one head.
 //
 //   row       TOKENS × HEAD_DIM f32
 //   slots, position   as for latent.h

@@ -1,31 +1,29 @@
-// kjit.h: the vocabulary of all kernels: one dialect for nvrtc, hiprtc, plain clang and the
-// simulated device. Only this file depends on the compiler. It includes no vendor header and no
-// device library.
+// kjit.h: the functions and macros of all kernels, for nvrtc, hiprtc, plain clang and the simulated
+// device. Only this file depends on the compiler. It includes no vendor header and no device
+// library.
 //
 // Macros of a compilation:
 //   KJ_WAVE         lanes in a wave: 32 or 64
 //   KJ_BLOCK        threads in a block, a multiple of KJ_WAVE
 //   KJ_MIN_BLOCKS   optional: blocks that must fit in a compute unit together; limits the registers
-//   KJ_BESIDE       optional, NVIDIA: extra threads of a launched block besides KJ_BLOCK; they do
-//                   not take part in its barriers
+//   KJ_BESIDE       optional, NVIDIA: extra threads of a block, which its barriers do not count
 //   KJ_F32          optional, AMD: no instruction with f16 inputs or results
 // The grid is a launch argument; a kernel that needs its size gets it as an argument.
 //
-// Words:
+// Macros of the sources:
 //   STEP type name(args) { … }     a device function, always inlined
 //   KERNEL name(args) { … }        an entry point: blocks of KJ_BLOCK threads in x
-//   LDS_ARRAY(type, name, count)   memory of the block (16-byte aligned, not initialised), inside
-//                                  a function
-//   LDS_DYNAMIC(name)              u8* to the memory given at launch (one per kernel)
+//   LDS_ARRAY(type, name, count)   shared memory (16-byte aligned, not initialised), in a function
+//   LDS_DYNAMIC(name)              u8* to dynamic shared memory (one per kernel)
 //   UNROLL                         before a loop whose count is a constant
 //
-// The work of a family is a *step*: `template <class S> struct Family` with `step(args, share,
-// lds…)`. S is a struct of constants that kernel_src/src/vocabulary/shape.rs generates; a kernel of
-// one step finds it in shape.h as `Shape`. All names of a step are inside the template, so steps of
-// any shapes can be in one translation unit and in one kernel. The caller provides shared memory:
-// `Shared` is the type that a step needs, and successive steps may use the same memory, with a
-// barrier between them. Arguments are passed by value: by reference, clang 19 took up to eleven
-// registers more (repack). A kernel is a few lines that read a launch's share and call a step.
+// The code of a family is a *step*: `template <class S> struct Family` with `step(args, share,
+// lds…)`. S is a struct of constants that kernel_src/src/vocabulary/shape.rs generates. A kernel of
+// one step includes it from shape.h as `Shape`. All names of a step are inside the template, so
+// steps of any shapes can be in one translation unit and in one kernel. The caller provides shared
+// memory of the step's type `Shared`. Successive steps may use the same memory, with a barrier
+// between them. Arguments are passed by value: by reference, clang 19 used up to eleven more
+// registers (repack). A kernel is a few lines that compute the share of a block and call a step.
 #pragma once
 
 using u8 = unsigned char;
@@ -98,8 +96,8 @@ STEP u64 wave_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 STEP i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
 STEP u32 count_bits(u64 v) { return __popcll(v); }
 
-// For data that is read once: it bypasses L1. Ordered with other volatile statements, so it stays
-// before wait_for_producer().
+// A load that bypasses L1, for data that is read once. It is volatile, so it stays before
+// wait_for_producer().
 STEP u32x4 load16_once(const void* p) {
     u32x4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -156,11 +154,11 @@ STEP u32 atomic_load(const u32* p) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
-// Adds to memory of the block, in any order: exact for integers.
+// Adds to shared memory atomically. Integers are exact in any order.
 STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }
-STEP u32 lds_take(u32* p) { return atomicAdd(p, 1); }  // returns the previous number
+STEP u32 lds_take(u32* p) { return atomicAdd(p, 1); }  // returns the previous value
 STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
-// Adds to device memory, atomically for all blocks of a launch.
+// Adds to device memory atomically, for all blocks of a launch.
 STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }
 STEP void global_add(u64* p, u64 v) { atomicAdd(p, v); }
 
@@ -175,7 +173,7 @@ STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) {
 // Looks up eight 4-bit codes of a word (low nibbles of its bytes, then high nibbles) in a table of
 // sixteen bytes.
 STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
-    u32 three = codes & 0x77777777u;                       // prmt reads bit 3 as "repeat the sign"
+    u32 three = codes & 0x77777777u;  // bit 3 of a prmt selector repeats the sign
     // Selects byte i from the result of the first or of the second half.
     u32 top = ((codes & 0x88888888u) >> 1) | 0x32103210u;
     u32 a = kj_prmt(kj_prmt(table.x, table.y, three), kj_prmt(table.z, table.w, three), top);
@@ -229,7 +227,7 @@ STEP void block_sync() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-// lanes of a wave run in lockstep: only the order of memory accesses needs a fence
+// Lanes of a wave run in lockstep, so only memory accesses need a fence.
 STEP void wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
     __builtin_amdgcn_wave_barrier();
@@ -265,7 +263,7 @@ STEP u64 wave_ballot(bool p) {
 #endif
 }
 
-// Uses LDS: the only way between the two halves of a 64-wide wave on gfx10.
+// Uses LDS, because gfx10 has no instruction that exchanges the two halves of a 64-wide wave.
 STEP u32 kj_get_by_lds(u32 v, u32 lane) {
     static __attribute__((shared)) u32 slot[KJ_BLOCK];
     u32 t = thread_id();
@@ -282,8 +280,7 @@ STEP u32 kj_get(u32 v, u32 lane) {
     return (u32)__builtin_amdgcn_ds_bpermute((i32)(lane << 2), (i32)v);
 #endif
 }
-// Masks are constants after unrolling. Uses DPP if the family has it (no LDS cycle), and a swizzle
-// if not.
+// Masks are constants after unrolling. DPP needs no LDS cycle; families without DPP use a swizzle.
 STEP u32 kj_xor(u32 v, u32 mask) {
     i32 s = (i32)v;
     switch (mask) {
@@ -300,10 +297,10 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         case 16: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x401F);
 #if defined(__GFX11__) || defined(__GFX12__)
         case 32: {
-            // LLVM before its pull request 182162 (2026) moves the instruction, with the
-            // computation of `v`, into a branch that only some lanes take. Then the values of the
-            // other lanes are missing. Found by emulating the machine code. An asm statement is
-            // convergent.
+            // LLVM before its pull request 182162 (2026) moves the instruction and the computation
+            // of `v` into a branch that only some lanes take, so the values of the other lanes are
+            // missing. The emulator of machine code found this. An asm statement is convergent and
+            // prevents it.
             u32 other = __builtin_amdgcn_permlane64(v);
             asm("" : "+v"(other));
             return other;
@@ -312,8 +309,8 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         default: return kj_get(v, (thread_id() % KJ_WAVE) ^ mask);
     }
 }
-// KJ_DOT4, the byte dot product of the target (see the engine's table): 1 v_dot4_i32_i8, 2
-// v_dot4_i32_iu8, 0 none.
+// KJ_DOT4: the byte dot product of the target (engine/src/arch/table.rs). 1: v_dot4_i32_i8, 2:
+// v_dot4_i32_iu8, 0: none.
 #ifdef KJ_DOT4
 STEP i32 dot4(u32 a, u32 b, i32 c) {
 #if KJ_DOT4 == 2
@@ -463,24 +460,24 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 
 // ------------------------------------------------------------------- shared by all of the above
 
-// Only for memory that no kernel of the chain writes: weights, biases, tables. A dependent launch
-// overlaps the previous kernel, and a const RESTRICT pointer is read through NVIDIA's non-coherent
-// path, whose lines may be older than that kernel's writes. (An H200 gave different logits in every
-// run with quantised rows of 4096, whose activations are read from global memory.)
+// Only for memory that no kernel of the stream writes: weights, biases, tables. NVIDIA reads a
+// const RESTRICT pointer through a non-coherent cache. A dependent launch overlaps the previous
+// kernel, so cached lines may be older than that kernel's writes. (With RESTRICT on activations, an
+// H200 gave different logits in every run.)
 #define RESTRICT __restrict__
-#define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of a struct may use it
+#define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, for use in constants of a struct
 
 constexpr u32 kj_waves = KJ_BLOCK / KJ_WAVE;
 static_assert(KJ_BLOCK % KJ_WAVE == 0, "a block is a whole number of waves");
 
-// A step's share of its work: the position of this block in the step's grid. In a kernel with one
-// step that is the launch's grid.
+// The position of this block in the step's grid. In a kernel with one step, that is the launch's
+// grid.
 struct Share { u32 x, y, z; };
 STEP Share launched_share() { return Share{block_id(), block_id_y(), block_id_z()}; }
 
-// For steps that prefetch before all their inputs are written: `release` lets the next launch
-// begin, `wait` returns when all inputs are written. This struct is for a kernel with one step; it
-// waits for the previous launch.
+// The interface of steps that prefetch before all their inputs are written. `release` allows the
+// next launch to start; `wait` returns when all inputs are written. This struct is for a kernel
+// with one step, whose inputs come from the previous launch.
 struct LaunchBefore {
     STEP void release() { launch_dependents(); }
     STEP void wait() { wait_for_producer(); }
@@ -500,9 +497,8 @@ STEP u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }
 STEP float abs_f32(float x) { return as_f32(as_u32(x) & 0x7fffffffu); }
 
 #ifdef KJ_F32
-// f16 is storage only: integer operations convert to f32 and back, exactly as the instructions do
-// (a NaN stays NaN, with other bits). Both are independent of the hardware's treatment of
-// subnormals.
+// Conversions between f16 and f32 by integer operations. Results equal those of the instructions,
+// except for the bits of a NaN, and do not depend on the hardware's treatment of subnormals.
 STEP float load(f16 h) {
     u32 size = h.bits & 0x7fffu, sign = (u32)(h.bits & 0x8000u) << 16;
     // The bias of the exponent is 15 in f16 and 127 in f32. Infinity and NaN have the largest
@@ -514,11 +510,11 @@ STEP float load(f16 h) {
 }
 STEP f16 round_f16(float f) {
     u32 size = as_u32(f) & 0x7fffffffu, sign = as_u32(f) >> 16 & 0x8000u;
-    // to nearest, ties to even
+    // Rounds to nearest, ties to even.
     u32 bits = ((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10);
-    // below 2^-14: a multiple of 2^-24
+    // Below 2^-14, f16 is a multiple of 2^-24.
     if (size < 0x38800000u) bits = (u32)round_int(as_f32(size) * 16777216.0f);
-    // rounds to 2^16
+    // Rounds to 2^16, which is infinite in f16.
     if (size >= 0x477ff000u) bits = 0x7c00u;
     if (size > 0x7f800000u) bits = 0x7e00u;
     return f16{(u16)(bits | sign)};
@@ -540,7 +536,8 @@ STEP u32 half_pair(float low, float high) {
 STEP u32x4 load16(const void* p) { return *(const u32x4*)p; }  // p is a multiple of 16
 STEP u32x2 load8(const void* p) { return *(const u32x2*)p; }
 
-// Exchange between lanes of a wave. All lanes must call it. `mask` is a power of two below KJ_WAVE.
+// The value of lane `lane_id() ^ mask`. All lanes of the wave must call it. `mask` is a power of
+// two below KJ_WAVE.
 STEP u32 wave_xor(u32 v, u32 mask) { return kj_xor(v, mask); }
 STEP i32 wave_xor(i32 v, u32 mask) { return (i32)kj_xor((u32)v, mask); }
 STEP float wave_xor(float v, u32 mask) { return as_f32(kj_xor(as_u32(v), mask)); }
@@ -564,7 +561,7 @@ STEP float group_max(float v, u32 lanes) {
     return v;
 }
 STEP u64 wave_largest(u64 v) {
-// Two wave-wide operations instead of ten exchanges between lanes.
+// Two instructions for a wave instead of ten exchanges between lanes.
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
     const u32 high = __reduce_max_sync(0xffffffffu, (u32)(v >> 32));
     return (u64)high << 32 | __reduce_max_sync(0xffffffffu, (u32)(v >> 32) == high ? (u32)v : 0u);
@@ -588,7 +585,7 @@ STEP float block_sum(float v) {
     block_sync();
     float sum = 0.0f;
     UNROLL for (u32 w = 0; w < kj_waves; w++) sum += part[w];
-    block_sync();  // all have read `part` before it is written again
+    block_sync();  // all threads have read `part`
     return sum;
 }
 STEP float block_max(float v) {
@@ -614,8 +611,8 @@ STEP u64 block_largest(u64 v) {
     return v;
 }
 
-// True in all threads of the last of `blocks` blocks that call it. That block then sees the earlier
-// writes of all others. The counter starts at 0 and returns to 0.
+// True in all threads of the block that calls it last, of `blocks` blocks. That block sees the
+// earlier writes of all others. The counter starts at 0 and returns to 0.
 STEP bool last_block(u32* counter, u32 blocks) {
     LDS_ARRAY(u32, is_last, 1);
     device_fence();
@@ -631,12 +628,12 @@ STEP bool last_block(u32* counter, u32 blocks) {
     return last;
 }
 
-// e^x to 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, the power of
-// two by the exponent's bits.
+// e^x within 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, and a
+// power of two made from exponent bits.
 STEP float exp_f32(float x) {
-    // 0 from here down. Comparisons keep a NaN; min and max would not.
+    // Below -104.5 the result is 0. Comparisons keep a NaN; min and max would not.
     x = x < -104.5f ? -104.5f : x;
-    x = x > 88.73f ? 88.73f : x;    // infinity from here on
+    x = x > 88.73f ? 88.73f : x;    // above it the result is infinite
     i32 whole = round_int(x * 1.44269504f);
     // ln2 = 0.693359375 − 2.12194440e-4; the first product with n is exact.
     float r = fma_f32((float)whole, -0.693359375f, x);
@@ -647,13 +644,13 @@ STEP float exp_f32(float x) {
     p = fma_f32(p, r, 1.6666667e-1f);
     p = fma_f32(p, r, 0.5f);
     p = fma_f32(p * r, r, r) + 1.0f;
-    i32 half = whole / 2;  // in two steps, so that neither factor leaves the normal range
+    i32 half = whole / 2;  // two factors, each a normal number
     return p * as_f32((u32)(half + 127) << 23) * as_f32((u32)(whole - half + 127) << 23);
 }
 STEP float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
-// tanh to 3 ulp: the Taylor polynomial near zero (where 1 − 2/(e^2x + 1) would cancel), this
-// formula elsewhere.
+// tanh within 3 ulp: 1 − 2/(e^2x + 1), and near zero, where this would cancel, the Taylor
+// polynomial.
 STEP float tanh_f32(float x) {
     float a = abs_f32(x);
     // 1 − s/3 + 2s²/15 − 17s³/315 + 62s⁴/2835 …: error 9e-9 at ½

@@ -1,7 +1,7 @@
-// kv.h: access to elements of the cache of keys and values. kernel_src/src/attention/kv.rs
-// describes the layout: rows of HEAD_DIM elements, row = kv_head · capacity + position. For
-// KvStorage::Q8_0 (signed bytes with an f16 scale for each GROUP of 32, or of 16 if the head is not
-// a multiple of 32) the scales of all rows follow the codes of all rows.
+// kv.h: access to the cache of keys and values. kernel_src/src/attention/kv.rs describes the
+// layout: rows of HEAD_DIM elements, row = kv_head · capacity + position. KvStorage::Q8_0 has
+// signed bytes and an f16 scale for each GROUP of 32 (16 if HEAD_DIM is not a multiple of 32). The
+// scales of all rows follow the codes of all rows.
 //
 // S: HEAD_DIM, KV_STORAGE; with pages KV_HEADS.
 #pragma once
@@ -24,7 +24,7 @@ template <class S> struct Kv {
     // Byte offset of the scales in a cache of `rows` rows.
     STEP u64 scales_at(u64 rows) { return rows * ROW; }
 
-    // The page of a position; without pages it is the whole cache.
+    // The page of a position. Without pages it is the whole cache.
     template <class Byte> STEP Byte* page(Byte* cache, Pages pages, u32 position) {
         if constexpr (kj_page != 0) {
             constexpr u64 rows = (u64)S::KV_HEADS * kj_page,
@@ -35,7 +35,7 @@ template <class S> struct Kv {
         }
     }
 
-    // Eight neighbouring elements in their stored form.
+    // Eight neighbouring elements as stored.
     struct Eight { u32 word[2 * SIZE]; u32 scale; };
 
     // Loads elements 8c … 8c + 7 of a row. `rows` is the number of rows of the whole cache.
@@ -72,7 +72,7 @@ template <class S> struct Kv {
         }
     }
 
-    // Stores a row from any memory, in one wave.
+    // Stores a row. `x` is in any memory. Called by one wave.
     STEP void store_row(u8* cache, u64 rows, u64 row, const float* x) {
         if constexpr (STORAGE == KvStorage::F32) {
             for (u32 i = lane_id(); i < HEAD_DIM; i += KJ_WAVE)
@@ -82,7 +82,7 @@ template <class S> struct Kv {
                 ((u32*)(cache + row * ROW))[i] = half_pair(x[2 * i], x[2 * i + 1]);
         } else {
             constexpr u32 passes = CEIL_DIV(HEAD_DIM / 4, KJ_WAVE);
-            // Four elements per lane; 8 (or 4) neighbours share a group.
+            // A lane has four elements; 8 (or 4) neighbouring lanes share a group.
             UNROLL for (u32 p = 0; p < passes; p++) {
                 u32 q = lane_id() + p * KJ_WAVE;
                 bool inside = q < HEAD_DIM / 4;

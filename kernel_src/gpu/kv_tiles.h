@@ -1,11 +1,11 @@
 // kv_tiles.h: loads keys and values of one head from the cache (kv.h) into f16 tiles (mma.h) in
 // shared memory.
 //
-// Tokens j0 … j0 + ROWS − 1 go to tiles k and v. From `end` on token end − 1 is repeated; the
-// scores mask it. f16 is copied directly (asynchronously if the device can). 8-bit elements wait in
-// registers between load and store, so products hide their latency. f32 is rounded to f16. `thread`
-// is one of THREADS that share the work. With pages j0 is a multiple of ROWS, so a tile is in one
-// page. SIDES 1: there are no values, only k is written. With chosen positions (chosen.h) tokens
+// Positions j0 … j0 + ROWS − 1 are loaded into tiles k and v. From `end` on, position end − 1 is
+// repeated; the scores mask it. f16 is copied directly (asynchronously if the device supports it).
+// 8-bit elements are in registers between load and store, so products hide their latency. f32 is
+// rounded to f16. `thread` is one of THREADS that share the work. With pages, j0 is a multiple of
+// ROWS, so a tile is in one page. SIDES 1: only k is written. With KJ_CHOSEN (chosen.h) positions
 // are indices of the list.
 //
 // S: as for kv.h.
@@ -28,7 +28,7 @@ STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) {
 template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
     using K = Kv<S>;
     static constexpr u32 HEAD_DIM = S::HEAD_DIM;
-    // parts of 16 codes
+    // Vectors of 16 codes: in a tile, and per thread.
     static constexpr u32 PARTS = ROWS * (HEAD_DIM / 16), EACH = CEIL_DIV(PARTS, THREADS);
     struct Codes {
         u32x4 code[SIDES][EACH];

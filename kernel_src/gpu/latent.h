@@ -1,6 +1,6 @@
 // latent: attention of new tokens to latents (DeepSeek-V2, arXiv 2405.04434). A latent is one row
-// for each position. It is the key of all heads; its first RANK elements are the value of all
-// heads. The kernel also stores the new tokens' rows.
+// per position: the key of all heads, and with its first RANK elements the value of all heads. The
+// kernel also stores the rows of the new tokens.
 //
 //   q         TOKENS × HEADS × HEAD_DIM f32
 //   row       TOKENS × HEAD_DIM f32
@@ -16,10 +16,10 @@
 //
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
 //
-// A wave has AT_ONCE positions at a time. Each lane has eight neighbouring elements of a row (and
-// eight more further on in longer rows). With these elements it first computes its part of every
-// score. Then it uses them as values for its columns of the results of all GROUP heads. Queries are
-// in shared memory. No wave waits for another before the end.
+// A wave processes AT_ONCE positions together. A lane has eight neighbouring elements of a row (in
+// longer rows several such groups). It first computes its part of every score from them. Then it
+// uses them as values, for its columns of the results of all GROUP heads. Queries are in shared
+// memory. Waves wait for each other only at the end.
 //
 // S: HEADS, GROUP, RANK, ONE, and as for kv.h.
 #pragma once
@@ -46,23 +46,23 @@ template <class S> struct Latent {
     using Eight = typename K::Eight;
     using Sum = Slices<S::GROUP, S::RANK>;
     static constexpr u32 HEADS = S::HEADS, HEAD_DIM = S::HEAD_DIM, RANK = S::RANK, GROUP = S::GROUP;
-    // positions of a wave, and of a block
+    // Positions that a wave, and a block, process together.
     static constexpr u32 AT_ONCE = 4, TILE = kj_waves * AT_ONCE;
     // Groups of eight elements of a row, of its value, and per lane.
     static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
     static constexpr u32 VALUES = CEIL_DIV(RANK, 8), COLUMNS = CEIL_DIV(VALUES, KJ_WAVE);
     static_assert(HEADS % GROUP == 0 && RANK <= HEAD_DIM, "whole groups");
     static_assert(kj_page % AT_ONCE == 0, "what a wave has at once lies in one page");
-    static constexpr float NEVER = -1e30f;  // a maximum before any score
+    static constexpr float NEVER = -1e30f;  // the maximum before the first score
 
     struct Shared {
         alignas(16) float q[GROUP][HEAD_DIM];
-        alignas(16) float value[kj_waves][8 * VALUES];  // of one head
+        alignas(16) float value[kj_waves][8 * VALUES];  // results of one head, per wave
         float most[kj_waves][GROUP], sum[kj_waves][GROUP];
         typename Sum::Shared slices;
     };
 
-    // The results of a wave for the positions that it has processed.
+    // Results of a wave for the positions so far.
     struct Seen {
         float value[GROUP][COLUMNS][8];
         float most[GROUP], sum[GROUP];
@@ -70,7 +70,7 @@ template <class S> struct Latent {
 
     STEP u32 chunk_of(u32 n) { return lane_id() + n * KJ_WAVE; }
 
-    // Rows in stored form, and new rows in f32.
+    // Rows of the cache, as stored.
     template <u32 N> struct Kept { Eight eight[N][EACH]; };
     struct Fresh { float x[EACH][8]; };
     template <u32 N> STEP void values(const Kept<N>& rows, u32 i, u32 n, float (&x)[8]) {
@@ -80,7 +80,7 @@ template <class S> struct Latent {
         UNROLL for (u32 e = 0; e < 8; e++) x[e] = row.x[n][e];
     }
 
-    // Processes N rows, of which the first `count` are visible.
+    // Processes N rows. Only the first `count` are visible.
     template <u32 N, class Rows>
     STEP void see(Shared& lds, Seen& seen, const Rows& rows, u32 count) {
         float score[N][GROUP];
@@ -123,8 +123,8 @@ template <class S> struct Latent {
             }
     }
 
-    // Combines the waves' results into the block's result: in `out` if it is the only block, and in
-    // its part if not.
+    // Combines the waves' results. Stores the sum in `out` if this is the only block (`alone`), and
+    // otherwise in `part`.
     STEP void together(Shared& lds, Seen& seen, float* out, float* part, u32 each, bool alone) {
         if (lane_id() == 0)
             UNROLL for (u32 h = 0; h < GROUP; h++)
@@ -182,8 +182,8 @@ template <class S> struct Latent {
                 UNROLL for (u32 e = 0; e < 8; e++) seen.value[h][n][e] = 0.0f;
         }
         NO_UNROLL for (u32 at = from + wave_id() * AT_ONCE; at < to; at += TILE) {
-            // Positions rise, so if the last one is in the cache, all are. New positions are not
-            // read from the cache: they may have no page.
+            // Positions ascend, so if the last one is in the cache, all are. New positions are not
+            // read from the cache, because they may have no page.
             if (chosen_at(chosen, min_u32(at + AT_ONCE, to) - 1) < past) {
                 const u8* rows = K::page(cache, pages, at);
                 Kept<AT_ONCE> kept;

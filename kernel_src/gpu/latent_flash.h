@@ -8,13 +8,13 @@
 //   position  u32: number of tokens before these
 //   chosen    only with KJ_CHOSEN (chosen.h)
 //
-// All heads read the same rows, so the heads of successive tokens are rows of one product: row r of
-// TOKENS·HEADS sees the positions that token r / HEADS sees. A block takes BQ of these rows. A tile
-// of BK positions in shared memory is both key and value. The result has too many columns for one
-// wave. WAVES_N waves have the same MI·MMA_M rows. Each computes the scores of some positions and
-// shares the maximum of its rows with the others. The probabilities of all positions are exchanged
-// through shared memory. Then each wave multiplies all of them with its own columns. With chosen
-// positions (chosen.h) all rows of a block belong to one token.
+// All heads read the same keys, so the heads of successive tokens are the rows of one product: row
+// r of TOKENS·HEADS sees the positions that token r / HEADS sees. A block has BQ of these rows. A
+// tile of BK positions in shared memory is both key and value. The result has too many columns for
+// one wave, so WAVES_N waves share MI·MMA_M rows. Each of them computes the scores of some
+// positions and the maximum of its rows. Maxima and probabilities are exchanged through shared
+// memory. Then each wave multiplies all probabilities with its own columns. With chosen positions
+// (chosen.h) all rows of a block belong to one token.
 //
 // S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and as for kv.h. Share:
 // x of ⌈TOKENS·HEADS / BQ⌉ or more; with chosen positions of TOKENS·⌈HEADS / BQ⌉.
@@ -42,10 +42,10 @@ template <class S> struct LatentFlash {
     static constexpr u32 BQ = kj_waves / WAVES_N * MI * MMA_M;
     static constexpr u32 D_BLOCKS = CEIL_DIV(HEAD_DIM, 64), P_BLOCKS = CEIL_DIV(BK, 64);
     static constexpr u32 DK = HEAD_DIM / MMA_K;            // steps of depth of a score
-    // Products side by side: for scores, for a wave's scores, for results.
+    // Number of products per row: all scores, the scores of a wave, the results of a wave.
     static constexpr u32 SN = BK / MMA_N, SE = CEIL_DIV(SN, WAVES_N);
     static constexpr u32 RN = RANK / MMA_N, ON = CEIL_DIV(RN, WAVES_N);
-    static constexpr u32 SCORERS = SN / SE;                // waves that make scores
+    static constexpr u32 SCORERS = SN / SE;                // waves that compute scores
     static constexpr u32 TILE = D_BLOCKS * BK * 64;        // number of f16
     static_assert(kj_waves % WAVES_N == 0 && DK * MMA_K == HEAD_DIM && RN * MMA_N == RANK &&
                       SN * MMA_N == BK && SCORERS * SE == SN && BK % MMA_K == 0,
@@ -61,11 +61,11 @@ template <class S> struct LatentFlash {
         u16* ps = ks + STAGES * TILE;             // BQ × BK: probabilities
         float* told = (float*)(ps + P_BLOCKS * BQ * 64);  // WAVES_N × BQ
 
-        constexpr u32 PER = CEIL_DIV(HEADS, BQ);  // blocks of a token, if positions are chosen
+        constexpr u32 PER = CEIL_DIV(HEADS, BQ);  // blocks of a token with KJ_CHOSEN
         const u32 past = a.position[0], token = share.x / PER;
         const u32 all = kj_chosen != 0 ? (token + 1) * HEADS : a.tokens * HEADS;
         if (kj_chosen != 0 ? token >= a.tokens : share.x >= CEIL_DIV(all, BQ)) return;
-        // The longest rows come first: blocks start in order.
+        // The rows with the most keys come first, because blocks start in order.
         const u32 q0 = kj_chosen != 0 ? token * HEADS + share.x % PER * BQ
                                       : (CEIL_DIV(all, BQ) - 1 - share.x) * BQ;
         // End of the positions that any row sees, and of those that the first row sees.
@@ -99,7 +99,7 @@ template <class S> struct LatentFlash {
         Tiles::store(fetched, thread_id(), ks, ks);
         NO_UNROLL for (u32 j0 = 0; j0 < last; j0 += BK) {
             copy_wait(0);
-            block_sync();  // this tile has arrived; all waves are done with the previous one
+            block_sync();  // this tile has arrived, and all waves have read the previous one
             const u16* kt = ks + stage * TILE;
             u16* next = ks + (STAGES == 2 ? stage ^ 1 : 0) * TILE;
             if (STAGES == 2 && j0 + BK < last)
@@ -192,7 +192,7 @@ template <class S> struct LatentFlash {
             }
         }
 
-        // The sums of a row over all waves.
+        // Sums each row over all waves.
         UNROLL for (u32 i = 0; i < MI; i++)
             UNROLL for (u32 r = 0; r < MMA_ROWS; r++) {
                 float mine = group_sum(sum[i][r], MMA_ROW_LANES);
@@ -220,7 +220,7 @@ template <class S> struct LatentFlash {
         }
     }
 
-    // First column of a wave's n-th product; past the last product, that of the last one.
+    // First column of a wave's n-th product. If there are fewer products, that of the last one.
     STEP u32 column(u32 wave_n, u32 n) {
         u32 at = wave_n * ON + n;
         return (RN % WAVES_N != 0 ? min_u32(at, RN - 1) : at) * MMA_N;

@@ -1,5 +1,5 @@
-// linear: linear attention. The past is one matrix for each head, S of N keys × VALUES values, with
-// decay and, with CORRECTED, a correction (Yang et al. 2024, arXiv 2412.06464; RWKV-7, arXiv
+// linear: linear attention. The state of each head is a matrix S of N keys × VALUES values. It
+// decays, and with CORRECTED it is corrected (Yang et al. 2024, arXiv 2412.06464; RWKV-7, arXiv
 // 2503.14456):
 //
 //   S'[n][v] = w[n] · S[n][v] + b[n] · Σ_j a[j] · S[j][v] + k[n] · v[v]
@@ -18,7 +18,7 @@
 // Share: x of HEADS × VALUES / (KJ_BLOCK / LANES); y: 1 with ONE, and the number of sequences
 // without.
 //
-// LANES threads hold one value's column of S in registers and loop over the tokens.
+// LANES threads have one column of S in registers and loop over the tokens.
 //
 // S: HEADS, VALUES, N, LANES, W_EACH, CORRECTED, BONUS, ONE.
 #pragma once
@@ -40,8 +40,9 @@ template <class S> struct Linear {
     STEP void step(LinearArgs a, Share share) {
         const u32 lane = thread_id() % S::LANES;
         const u32 at = share.x * (KJ_BLOCK / S::LANES) + thread_id() / S::LANES;
-        const bool mine = at < ROWS;  // threads without a row compute too: sums need all lanes
-        // Such a thread reads no state: the owner of the last row may have written it meanwhile.
+        const bool mine = at < ROWS;  // sums need all lanes, also those without a row
+        // A thread without a row must not read a state: the owner of the last row may already have
+        // overwritten it.
         const bool idle = ROWS % (KJ_BLOCK / S::LANES) != 0 && !mine;
         const u32 row = min_u32(at, ROWS - 1), head = row / S::VALUES;
         auto past =

@@ -1,5 +1,5 @@
-// map: elementwise operations on rows, one thread per element (a sum: one block); a residual may be
-// added.
+// map: elementwise operations on rows, optionally plus a residual. One thread per element; for a
+// sum one block.
 //
 //   Map::Act        f(x)
 //   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; without a if WEIGHTS
@@ -17,7 +17,7 @@
 //   Map::Rotate     heads of HEAD elements rotated by position (rope.h); a has the angles
 //   Map::Temper     x · (1 + p0 · ln(⌊(position + OFFSET) / PERIOD⌋ + 1))
 //   Map::Adapters   f · x with f = a[slot · COLS / EACH + c / EACH]; 0 where f is 0. EACH_OWN: the
-//                   slot of row r is which[r] (null: r). Otherwise it is 0
+//                   slot of row r is which[r] (null: r). Without EACH_OWN it is 0
 //
 //   x, residual, y  f32, one row for each y of the grid; rows of y have COLS elements; y may be x
 //                   or residual if element c depends on element c only
@@ -38,9 +38,10 @@ struct MapArgs {
     float p0, p1, p2, p3;
 };
 
-// ln to 2 ulp for positive normal numbers: the power of two, and the series of artanh for the rest.
+// ln within 2 ulp for positive normal numbers: the exponent times ln 2, plus a series of artanh for
+// the mantissa.
 STEP float ln_f32(float x) {
-    u32 bits = as_u32(x) - 0x3f3504f3u;  // √½
+    u32 bits = as_u32(x) - 0x3f3504f3u;  // the exponent changes at √½
     float whole = (float)((i32)bits >> 23);
     float m = as_f32((bits & 0x007fffffu) + 0x3f3504f3u);
     float s = (m - 1.0f) / (m + 1.0f), q = s * s;
@@ -51,7 +52,7 @@ STEP float ln_f32(float x) {
     return fma_f32(whole, 0.69314718f, 2.0f * p);
 }
 
-// e^x − 1, also precise near zero.
+// e^x − 1, precise near zero.
 STEP float expm1_f32(float x) {
     float p = 1.9841270e-4f;  // 1/5040, 1/720 …
     p = fma_f32(p, x, 1.3888889e-3f);

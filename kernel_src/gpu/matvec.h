@@ -32,23 +32,23 @@ template <class S> struct Matvec {
     using Shared = typename D::Shared;
     using Sums = typename D::Sums;
     template <class W> using Units = typename D::template Units<W>;
-    // segments that have results
+    // Segments with results: one if there is a gate.
     static constexpr u32 LISTS = D::LISTS, SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;
     // Number of tiles up to the end of a segment.
     static constexpr u32 END_0 = CEIL_DIV(S::ROWS_0, D::TILE);
     static constexpr u32 END_1 = END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(S::ROWS_1, D::TILE));
     static constexpr u32 END_2 = END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(S::ROWS_2, D::TILE));
-    // first tiles
+    // First tile of the second and of the third format.
     static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
     // Bytes of dynamic shared memory.
     static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : D::COLUMNS * X::VECTORS * 16;
 
-    // The rows of a tile: its segment is chosen among constants.
+    // The rows of a tile, all of one segment.
     struct Rows { const u8* w; const float* bias; float* y; u32 rows, first; };
     STEP Rows rows_of(const MatvecArgs& a, u32 tile) {
-        // Values are chosen. Otherwise compilers choose among the addresses of the fields, and hold
-        // the fields in memory for that: 80 bytes of scratch per lane.
+        // Copies of the arguments. Without them compilers select addresses of fields, so the fields
+        // are in scratch memory: 80 bytes per lane.
         const u8 *w0 = a.w0, *w1 = a.w1, *w2 = a.w2;
         const float *b0 = a.b0, *b1 = a.b1, *b2 = a.b2;
         float *y0 = a.y0, *y1 = a.y1, *y2 = a.y2;
@@ -85,8 +85,8 @@ template <class S> struct Matvec {
         }
     }
 
-    // All tiles of this worker from `tile` to `end`; `units` holds the start of the first one, if
-    // there is one.
+    // Computes the tiles of this worker from `tile` to `end`. `units` has the first units of the
+    // first tile, if there is one.
     template <class W>
     STEP void run_tiles(Units<W>& units, u32& tile, u32 end, u32 stride, const MatvecArgs& a,
                         const u32x4* x, Shared& lds) {
@@ -120,7 +120,7 @@ template <class S> struct Matvec {
         u32 tile = work.tile, stride = work.stride;
         u32 end0 = min_u32(RUN_1, work.end), end1 = min_u32(RUN_2, work.end);
 
-        Units<Run0> first0;  // weights do not depend on the previous kernel
+        Units<Run0> first0;  // loaded first: weights do not depend on the previous kernel
         if (tile < end0) load_tile<Run0>(first0, a, tile, 0);
         Units<Run1> first1;
         bool loaded1 = second && tile >= RUN_1 && tile < end1;

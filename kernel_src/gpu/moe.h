@@ -1,5 +1,4 @@
-// moe: groups rows of a prompt by the expert that each (token, slot) pair has chosen, on the
-// device.
+// moe: groups the rows of a prompt by expert. Each pair (token, slot) has chosen one expert.
 //
 // MoeCount counts. MoePlace gives each expert a run of tiles of BM rows, and each of its pairs a
 // row in these tiles, in the order of the pairs. MoeSum adds the experts' rows of each token.
@@ -52,7 +51,7 @@ template <class S> struct MoePlace {
         u32 end = expert == S::EXPERTS - 1 ? a.max_tiles : first + tiles;
         for (u32 i = first + thread_id(); i < end; i += KJ_BLOCK)
             a.tile_expert[i] = i < first + tiles ? expert : ~0u;
-        // Also rows of unused tiles: the gather launches a block for each of them.
+        // Rows without a pair get ~0, because the gather launches a block for each row.
         for (u32 r = count + thread_id(); r < (end - first) * S::BM; r += KJ_BLOCK)
             a.source[first * S::BM + r] = ~0u;
 
@@ -84,8 +83,8 @@ struct MoeSumArgs {
     float* out;
 };
 
-// out[t] = residual[t] + Σ over slots s of shares[t, s] · y[row_of[t, s]], all f32; the residual
-// may be absent or the output. Share: x the token.
+// out[t] = residual[t] + Σ over slots s of shares[t, s] · y[row_of[t, s]], in f32. `residual` may
+// be null or `out`. Share: x the token.
 template <class S> struct MoeSum {
     STEP void step(MoeSumArgs a, Share share) {
         u32 t = share.x;

@@ -1,8 +1,8 @@
-// noise.h: the noise of a draw, one number for each token. A token's score is (logit − largest) /
-// temperature plus the noise −ln(−ln u), with u from 0 to 1. The token with the greatest score is
-// drawn, so each token has its softmax probability (Gumbel-max trick). A small change of the logits
-// rarely changes which score is greatest. A draw by cumulative sums would depend on every logit
-// before it.
+// noise.h: the random numbers of sampling, one per token. A token's score is (logit − largest) /
+// temperature plus the noise −ln(−ln u), with u uniform in (0, 1). The token with the greatest
+// score is drawn, so each token has its softmax probability (Gumbel-max trick). A small change of
+// the logits rarely changes the drawn token. With cumulative sums, each change would shift the
+// result.
 //
 // u is a function of the seed, the position of the token and its id: Philox4x32-10 (Salmon et al.
 // 2011, "Parallel random numbers: as easy as 1, 2, 3"). Four ids share a block of four words. The
@@ -11,7 +11,7 @@
 #pragma once
 #include "kjit.h"
 
-// The words of ids 4 × group up to 4 × group + 3.
+// The random words of ids 4 · group to 4 · group + 3.
 STEP u32x4 noise_words(u64 seed, u32 position, u32 group) {
     u32x4 c{group, position, 0, 0};
     u32 low = (u32)seed, high = (u32)(seed >> 32);
@@ -42,13 +42,14 @@ STEP float noise_ln(float e, float f) {
     p = fma_f32(f, p, -0.5f);
     return fma_f32(e, 0.693147180559945f, fma_f32(f * f, p, f));
 }
-STEP float noise_ln(float x) {  // of a positive normal number
+STEP float noise_ln(float x) {  // x is a positive normal number
     u32 bits = as_u32(x) - 0x3f3504f3u;  // the exponent changes at √½
     float m = as_f32((bits & 0x007fffffu) + 0x3f3504f3u);
     return noise_ln((float)((i32)bits >> 23), m - 1.0f);
 }
 
-// −ln(−ln u), u = 1 − (word + ½) / 2^32: from −3.2 to 22.9; smaller words give greater noise.
+// −ln(−ln u), u = 1 − (word + ½) / 2^32: a value from −3.2 to 22.9. Smaller words give greater
+// noise.
 STEP float noise_fraction(u32 word) { return ((float)word + 0.5f) * (1.0f / 4294967296.0f); }
 STEP float noise_of(u32 word) {
     float ln = word < 0x40000000u ? noise_ln(0.0f, -noise_fraction(word))

@@ -6,7 +6,7 @@
 //                    (Ba et al. 2016, arXiv 1607.06450, equation 3)
 //
 //   x, y      rows × COLS f32; y may be x or residual
-//   weight    WEIGHTS × COLS f32, which rows use in order and repeat; WEIGHTS 0: no factors
+//   weight    WEIGHTS × COLS f32: row r uses row r mod WEIGHTS; WEIGHTS 0: no weights
 //   bias      COLS f32 (Layer with BIAS)
 //   residual  rows × COLS f32 if RESIDUAL
 //
@@ -38,7 +38,7 @@ template <class S> struct NormRows {
         }
         sum = block_sum(sum);
         float mean = 0.0f;
-        if (LAYER) {  // the variance about the mean: a difference of two sums would cancel
+        if (LAYER) {  // a second pass for the variance: a difference of two sums would cancel
             mean = sum / COLS;
             sum = 0.0f;
             UNROLL for (u32 i = 0; i < EACH; i++)

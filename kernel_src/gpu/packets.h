@@ -1,13 +1,13 @@
-// packets.h: sends vectors from the blocks that make them to the blocks that multiply with them,
-// inside a kernel of many steps (stream.h). The maker of 16 values quantises them once for all
-// readers. There is no grid barrier: a reader polls its inputs until they arrive.
+// packets.h: sends vectors from the blocks that compute them to the blocks that multiply with them,
+// inside a kernel of many steps (stream.h). The sender quantises 16 values once for all readers.
+// There is no grid barrier: a reader polls its inputs until they arrive.
 //
 // 16 values, a *group*, are three packets of 16 bytes. 16 high bytes, 16 low bytes (activations.h:
 // q = 256 · high + low) and the scale are nine words, three for each packet. The fourth word of a
 // packet is the *epoch*, the number of the launch: it shows whether the packet belongs to this
-// launch. Each vector has its own memory: packets of the previous launch must not be read as
-// another vector. Packet k of all groups is followed by packet k + 1 of all; {sum of squares,
-// epoch} of each group follow at the end.
+// launch. Each vector has its own memory, so that a packet of one vector is never read as one of
+// another. The first packets of all groups are contiguous, then the second, then the third; {sum of
+// squares, epoch} of each group follow.
 //
 // A packet must be read in one access. For PTX a vector of four words is four atomic accesses;
 // `.b128` is one (PTX ISA 8.3, sm_70 and later), so one epoch is enough for four words. An epoch in
@@ -15,12 +15,13 @@
 // Compilers before CUDA 12.3 do not know `.b128`; they get the vector, which is the same
 // instruction.
 //
-// With a norm in between, codes are of the value times the norm's weight. The norm's scale, one
-// number for all values, is a factor of the product's results. The sums of squares give that scale.
+// If the reader applies a norm, the sender quantises each value times the norm's weight. The norm's
+// scale is the same for all values, so the reader multiplies its results by it. It computes the
+// scale from the sums of squares.
 //
-// Values sent *one by one* are not quantised; each has its epoch, {f32, epoch}. These are heads
-// (queries, keys, values), since attention normalises and rotates them and waits for its own heads
-// only; and scores of experts and their inputs, since a choice depends on them.
+// Values sent *one by one* are not quantised: each is {f32, epoch}. These are heads (queries, keys,
+// values), because attention normalises and rotates them and waits only for its own heads; and
+// scores of experts and their inputs, because a choice depends on them.
 #pragma once
 #include "persist.h"
 
@@ -73,16 +74,15 @@ struct Links {
     u32 sum;                 // number of the sum over several devices, from 1 (sums.h); 0: none
     const u64* instruction;  // the instruction in shared memory
 };
-// The callee gets the instruction, and this function loads the links into registers. Passed by
-// reference they were in local memory, and reads of it after a barrier queued behind all loads of
-// the ring.
+// Loads the links of an instruction into registers. Passed by reference they would be in local
+// memory, whose loads after a barrier queue behind all loads of the ring.
 STEP Links links_of(const u64* c) {
     return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], (u8*)c[7],
                  Meeting::place().epoch, sum_of(c), c};
 }
 
-// A product with its own rounding. In a sum of two products a compiler fuses one of them with the
-// sum, and the choice differed between two kernels of the same steps.
+// A product that is rounded. In a sum of two products a compiler fuses one of them with the sum,
+// and it chose differently in two kernels with the same steps.
 STEP float rounded_product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
 
 // Sums of squares of a thread.
@@ -94,8 +94,8 @@ struct Packets {
     // Bytes of `values` values that are sent one by one.
     STEP constexpr u32 values_bytes(u32 values) { return values * 8; }
 
-    // Sixteen lanes send a group, one value `v` each; all lanes of a wave must call it. `weight`:
-    // weight of the norm for this value.
+    // Sends a group: sixteen lanes have one value `v` each. All lanes of the wave must call it.
+    // `weight`: the norm's weight for this value.
     STEP void give(const Links& to, u32 groups, u32 group, bool active, float v, float weight) {
         Meeting::delay(100);
         const u32 lane = lane_id() % GROUP, first = lane_id() / GROUP * GROUP;
@@ -105,7 +105,7 @@ struct Packets {
         float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
         if (inverse > 3.0e38f) inverse = 3.0e38f;
         const u32 whole = (u32)round_int(x * inverse);
-        // A non-finite value makes the scale non-finite, so the result shows it.
+        // A NaN or an infinity makes the scale NaN or infinite, and so the result.
         const bool bad = (u32)(wave_ballot(!(abs_f32(x) <= 3.4e38f)) >> first) & 0xffff;
         const u32 scale = bad ? 0x7fc00000u : as_u32(most / 32639.0f);
         // The high bytes of four lanes as a word, and their low bytes as a word.
@@ -134,7 +134,7 @@ struct Packets {
     STEP void give_value(u8* to, u32 epoch, u32 at, float v) {
         packet_store8(to + (u64)at * 8, (u64)epoch << 32 | as_u32(v));
     }
-    // Receives N values from number `at` on to shared memory, in one wave.
+    // Receives N values, from index `at` on, into shared memory. Called by one wave.
     template <u32 N> STEP void take_values(const u8* in, u32 epoch, u32 at, float* to) {
         constexpr u32 EACH = CEIL_DIV(N, KJ_WAVE);
         Meeting::delay(102);
@@ -157,8 +157,8 @@ struct Packets {
         wave_sync();
     }
 
-    // Index of a group's parts in the column: as in activations.h, except for the last part, which
-    // has for each 32 values the scales of both groups, then the sums of both.
+    // Index of a group's vectors in the column: as in activations.h, except for the scales. For
+    // each 32 values there are the scales of both groups, then the sums of both.
     template <bool SPLIT>
     STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
         const u32 wide = groups / 2, at = SPLIT ? group % 2 * wide + group / 2 : group;
@@ -174,10 +174,10 @@ struct Packets {
         last[2 + group % 2] = as_u32(rounded_product(as_f32(p[2].z), high * 256 + low));
     }
 
-    // Receives a vector that was sent value by value, four at a time, into a plain column
-    // (activations.h; COLS is whole units), in the whole block, times the norm's `weights` if there
-    // are any. Returns the sum of squares of this thread's values. Ends without a barrier. FEW:
-    // quads that a thread polls together.
+    // Receives a vector whose values were sent one by one into a plain column (activations.h; COLS
+    // is a multiple of UNIT). Multiplies by the norm's `weights` if there are any. All threads of
+    // the block must call it. Returns the sum of squares of this thread's values. Ends without a
+    // barrier. FEW: quads that a thread polls together.
     template <u32 COLS, u32 UNIT, u32 FEW>
     CALLED float take_plain(const u8* in, u32 epoch, const float* weights, u32x4* column) {
         constexpr u32 QUADS = COLS / 4, UNITS = COLS / UNIT;
@@ -222,10 +222,9 @@ struct Packets {
         return sum;
     }
 
-    // Receives a vector of `groups` groups into the block's column, or into COLUMNS columns one
-    // after another. If SUMS is not 0, returns the sums of squares of this thread's values: one for
-    // each column, or one for all. Ends without a barrier. FEW: groups that a thread polls
-    // together.
+    // Receives `groups` groups into the block's column, or into COLUMNS successive columns. If SUMS
+    // is not 0, returns sums of squares of this thread's values: one per column, or one for all.
+    // Ends without a barrier. FEW: groups that a thread polls together.
     template <bool SPLIT, u32 FEW, u32 COLUMNS, u32 SUMS>
     CALLED Squares<SUMS> take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
         static_assert(SUMS == 1 || SUMS == COLUMNS, "sums of columns");
@@ -273,10 +272,9 @@ struct Packets {
     }
 };
 
-// For attention (attend_mma.h): heads arrive one by one from the previous step if it sends them,
-// and results are sent as packets by the lanes that have them. (Through device memory another wait
-// would follow: at least 1 µs, queued behind the loads of weights.) S: as for attend_mma.h;
-// SEQUENCES, whose values are one after another.
+// The links of attention (attend_mma.h). Its heads arrive one by one if the previous step sends
+// them, and the lanes that have results send them as packets. (Results in device memory would need
+// another wait of at least 1 µs, behind the loads of weights.) S: as for attend_mma.h; SEQUENCES.
 template <class S> struct HandedBefore {
     static constexpr u32 VALUES = S::HEADS * S::HEAD_DIM;  // values of a sequence's result
     Links links;
@@ -284,15 +282,16 @@ template <class S> struct HandedBefore {
     STEP void wait() { Meeting::wait(); }
     STEP u32 slot(const u32* at) { return Meeting::kept(0, at); }
     STEP u32 position(const u32* at) { return Meeting::kept(1, at); }
-    // The N values with numbers `at` …, in one wave: in memory at `x`, or received into `row`.
+    // The N values from index `at` on: in memory at `x`, or received into `row`. Called by one
+    // wave.
     template <u32 N>
     __device__ __forceinline__ const float* head(float* row, const float* x, u32 at) const {
         if (links.in == nullptr) return x;
         Packets::take_values<N>(links.in, links.epoch, at, row);
         return row;
     }
-    // Result number `at`, if `inside`. Sixteen lanes have a group; all lanes of a wave must call
-    // it.
+    // Stores or sends result `at`, if `inside`. Sixteen lanes have a group; all lanes of a wave
+    // must call it.
     __device__ __forceinline__ void made(float* out, u32 at, bool inside, float v) const {
         if (links.out != nullptr)
             Packets::give(links, S::SEQUENCES * VALUES / Packets::GROUP, at / Packets::GROUP,

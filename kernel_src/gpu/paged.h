@@ -1,10 +1,10 @@
 // paged.h: the location of a sequence's positions in memory.
 //
-// Usually a cache (kv.h) has all positions of a sequence in order. With KJ_PAGE keys and values are
-// pools of pages at a fixed distance; each page is a cache of KJ_PAGE positions. A table has the
-// page of each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words per slot. It is the last
-// argument of a kernel; the other arguments then do not locate a sequence. Sequences may share
-// pages: a page that is written must belong to one sequence only.
+// Without KJ_PAGE a cache (kv.h) has all positions of a sequence in order. With KJ_PAGE keys and
+// values are pools of pages at a fixed distance; each page is a cache of KJ_PAGE positions. The
+// last argument of a kernel is a table of ⌈capacity / KJ_PAGE⌉ words per slot: the page of each
+// KJ_PAGE positions. Sequences may share pages, but a page that is written must belong to one
+// sequence only.
 #pragma once
 #include "kjit.h"
 

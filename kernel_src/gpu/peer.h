@@ -1,12 +1,12 @@
 // peer.h: words in memory that another device of the machine reads or writes while kernels run.
 //
 // A value and the number of its exchange are one 64-bit word, which devices transfer as a whole. A
-// reader that sees the number has the value, whatever the order of other transfers. So no fence is
-// needed, and a word takes one trip over the link.
+// reader that sees the number also has the value. So no fence is needed, and a word takes one trip
+// over the link.
 //
-// Many values are sent without numbers, in vectors of 16 bytes (peer_store16). A block *settles*
-// the stores of all its threads, then *publishes* a number. A reader that sees the number sees the
-// values.
+// Many values are sent without numbers, in vectors of 16 bytes (peer_store16). The block completes
+// the stores of all its threads (peer_settle), then publishes a number. A reader that sees the
+// number sees the values.
 //
 // Loads and stores have system scope: a device's caches do not serve them. On AMD the memory is
 // fine-grained.
@@ -35,7 +35,7 @@ STEP u64 peer_load(const u64* p) {
 #endif
 }
 
-// Stores four words; `p` is a multiple of 16. Only later operations order this store.
+// Stores four words, without ordering. `p` is a multiple of 16.
 STEP void peer_store16(void* p, u32x4 v) {
 #if defined(KJ_NVIDIA)
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
@@ -67,9 +67,9 @@ STEP u32x4 peer_load16(const void* p) {
 #endif
 }
 
-// All threads of a block call it. Their stores are then visible to a reader that sees what one of
-// them publishes next. In PTX a fence is cumulative, so the publisher's fence is enough. AMD's
-// fence waits only for the stores of its own wave, so each wave has one.
+// All threads of a block must call it. A reader that sees the number published next by one of them
+// then sees the stores of all of them. In PTX a fence is cumulative, so the publisher's fence is
+// enough. On AMD a fence waits only for stores of its own wave, so each wave executes one.
 STEP void peer_settle() {
 #if defined(KJ_AMD)
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");
@@ -98,8 +98,8 @@ STEP u32 peer_published(const u32* p) {
 #endif
 }
 
-// For words of this device only, without ordering: several loads may be in flight before the first
-// wait, and a count is loaded only at its use.
+// Access to words of this device only, without ordering, so that several loads may be in flight
+// together.
 STEP u32 own_word(const u32* p) {
 #if defined(KJ_NVIDIA)
     u32 v;
@@ -132,22 +132,22 @@ STEP u32 own_count(u32* p) {
 #endif
 }
 
-// The number of exchanges after `by` more. It never returns to 0, which means that memory was never
+// The number of an exchange that is `by` later. It is never 0, the content of memory that was never
 // written. Even and odd numbers alternate.
 STEP u32 peer_behind(u32 met, u32 by) {
     const u32 sum = met + by;
     return sum < met || sum == 0xffffffffu ? sum - 0xfffffffeu : sum;
 }
 
-// The state of a thread's wait for another device: iterations of its loop, the time at which it
-// began to read the clock, and whether the wait has timed out.
+// State of a thread's wait for another device: iterations, the first time read from the clock,
+// whether the wait has timed out.
 struct PeerWaiting {
     u64 since;
     u32 turns;
     bool over;
 };
-// Called after an unsuccessful poll. `over`, on this device, tells whether a wait has timed out;
-// `late`, in host memory, gets the same value.
+// Must be called after an unsuccessful poll. If a wait times out, sets `over` on this device and
+// `late` in host memory.
 STEP void peer_wait_on(PeerWaiting& w, u32* over, u32* late, u64 limit) {
     if (++w.turns % 256 != 0) return;
     w.over = atomic_load(over) != 0;
@@ -159,7 +159,7 @@ STEP void peer_wait_on(PeerWaiting& w, u32* over, u32* late, u64 limit) {
         atomic_store(late, 1);
     }
 }
-// The value of a packet of this exchange; 0 if it did not arrive.
+// Waits for the packet of this exchange and returns its value, or 0 after a timeout.
 STEP float peer_take(const u64* slot, u32 number, PeerWaiting& w, u32* over, u32* late, u64 limit) {
     for (;;) {
         const u64 packet = peer_load(slot);

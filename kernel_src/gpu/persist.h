@@ -1,5 +1,5 @@
-// persist.h: many steps in one launch. All blocks are resident and go from step to step together: a
-// grid barrier (*meeting*) between two steps makes the writes of all blocks visible to all.
+// persist.h: many steps in one launch. All blocks are resident. A grid barrier (*meeting*) between
+// two steps makes the writes of all blocks visible to all blocks.
 //
 // A *program* is a list of instructions in device memory, WORDS words of 64 bits each:
 //   - the number of the step; above its 32 bits one bit for a grid barrier after it, and the number
@@ -11,14 +11,14 @@
 // The generated kernel (kernel_src/src/persistent.rs) has a case for each distinct step. A block
 // takes the shares of a step's grid in round-robin order.
 //
-// Every wait ends. A block that has waited for `limit` ns sets `late` and does not wait again. It
-// still executes all remaining instructions, since all addresses of the steps come from their
-// arguments. So no launch hangs, and the host discards the results.
+// Every wait has a time limit. A block that has waited for `limit` ns sets `late` and does not wait
+// again. It executes the remaining instructions with wrong values, but with valid addresses,
+// because all addresses come from arguments. So no launch hangs, and the host discards the results.
 #pragma once
 #include "kjit.h"
 
-// Device memory, zero before the first launch. The first two words are zero after each launch; the
-// third counts launches. With KJ_STAMPS four times follow for each block and instruction.
+// In device memory, zero before the first launch. `arrived` and `left` are zero after each launch.
+// With KJ_STAMPS four times per block and instruction follow.
 struct MeetingWords { u32 arrived, left, launches, none; };
 
 // Nanoseconds of a clock that runs independently of the block.
@@ -38,9 +38,9 @@ STEP u64 clock_ns() {
 #endif
 }
 
-// Called as functions by the kernel's loop, for each instruction. When they were inlined, the
-// compiler computed all loop-invariant values of all steps before the loop and held them in
-// registers: 123 words spilled on gfx1100, 19 on sm_90.
+// The kernel's loop calls steps as functions. When they were inlined, the compiler computed all
+// loop-invariant values of all steps before the loop: 123 registers spilled on gfx1100, 19 on
+// sm_90.
 #if defined(KJ_NVIDIA)
 #define CALLED static __device__ __noinline__
 #elif defined(KJ_AMD)
@@ -51,13 +51,13 @@ STEP u64 clock_ns() {
 
 struct MeetingPlace {
     MeetingWords* at;
-    // host memory: 0, or 1 + the number of the instruction at which a wait timed out
+    // In host memory: 0, or 1 + the index of the instruction in which a wait timed out.
     u32* late;
     u64 limit;
     u32 blocks, count, dead;
-    u32 epoch, step;  // the number of this launch, from 1; the number of the current instruction
-    struct { const u32* of; u32 word; } kept[2];  // words of device memory: a slot, a position
-    // barriers that each thread arrived at, and the last barrier that it waited for
+    u32 epoch, step;  // number of this launch, from 1; index of the current instruction
+    struct { const u32* of; u32 word; } kept[2];  // copies of a slot and a position
+    // Per thread: barriers at which it arrived, and the last barrier for which it waited.
     u32 met[KJ_BLOCK], seen[KJ_BLOCK];
 };
 
@@ -78,15 +78,15 @@ struct Meeting {
         block_sync();
     }
 
-    // Sets the value that `late` gets if a wait times out from here on.
+    // Sets the instruction that `late` names if a wait times out.
     STEP void begin(u32 instruction) {
         if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
     }
 
-    // A sequence's slot or position. No step of a launch writes it before the last step that reads
-    // it, so it is read once. From device memory the attention of each layer got it after all loads
-    // of the ring. All threads of the block call it; a barrier must precede the next call for the
-    // same word.
+    // A sequence's slot or position. It is loaded once per launch, because no step writes it before
+    // the last step that reads it. (A load in the attention of each layer would queue behind all
+    // loads of the ring.) All threads of the block must call it, with a barrier before the next
+    // call for the same word.
     STEP u32 kept(u32 which, const u32* at) {
         MeetingPlace& m = place();
         if (m.kept[which].of == at) return m.kept[which].word;
@@ -96,7 +96,8 @@ struct Meeting {
         return there;
     }
 
-    // KJ_STAMPS: an instruction starts; has its inputs; has computed; ends in this block.
+    // KJ_STAMPS: stores the time at which this block starts an instruction, has its inputs, has
+    // computed, ends it.
     STEP void stamp(u32 which) {
 #ifdef KJ_STAMPS
         MeetingPlace& m = place();
@@ -105,8 +106,8 @@ struct Meeting {
 #endif
     }
 
-    // KJ_DELAYS, for tests: delays one of eight waves at this point by up to 8 µs, other waves in
-    // each launch. So faults that depend on late waves show within some launches.
+    // KJ_DELAYS, for tests: delays one of eight waves by up to 8 µs, different waves in each
+    // launch, to detect faults that depend on late waves.
     STEP void delay(u32 where) {
 #ifdef KJ_DELAYS
         MeetingPlace& m = place();
@@ -117,7 +118,7 @@ struct Meeting {
         h = (h ^ h >> 12) * 0x297a2d39u;
         h ^= h >> 15;
         if (h % 8 != 0) return;
-#ifdef KJ_SIMULATED  // a spinning thread would keep all others from running, so it yields
+#ifdef KJ_SIMULATED  // threads are fibers: a waiting thread must yield
         for (u32 turns = h / 8 % 64; turns != 0; turns--) kjsim::yield();
 #else
         for (u64 until = clock_ns() + h / 8 % 8192; clock_ns() < until;) {}
@@ -125,7 +126,8 @@ struct Meeting {
 #endif
     }
 
-    // Whether a wait must end now. One thread calls it at each iteration; both counters start at 0.
+    // Whether a wait has timed out. One thread calls it in each iteration; `turns` and `since`
+    // start at 0.
     STEP bool over(u32& turns, u64& since) {
         if (++turns % 256 != 0) return false;
         MeetingPlace& m = place();
@@ -133,13 +135,13 @@ struct Meeting {
         u64 now = clock_ns();
         if (since == 0) since = now;
         if (now - since < m.limit) return false;
-        // Only the first timeout is recorded: it causes the others.
+        // Only the first timeout is recorded, because it causes the others.
         if (atomic_load(m.late) == 0) atomic_store(m.late, *(volatile u32*)&m.step + 1);
         *(volatile u32*)&m.dead = 1;
         return true;
     }
 
-    // All writes of the block are done: makes them visible to the others.
+    // Makes all writes of the block visible to the other blocks, and counts the block.
     STEP void arrive() {
         MeetingPlace& m = place();
         m.met[thread_id()]++;
@@ -149,7 +151,7 @@ struct Meeting {
         if (block_id() == m.blocks - 1 && m.met[thread_id()] == 1) return;
 #endif
         if (thread_id() == 0) {
-#ifdef KJ_NVIDIA  // an atomic operation without a result does not block
+#ifdef KJ_NVIDIA  // red: an atomic without a result does not wait
             asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&m.at->arrived)
                          : "memory");
 #else
@@ -158,7 +160,7 @@ struct Meeting {
         }
     }
 
-    // Returns when all blocks have arrived at this barrier. May be called again.
+    // Returns when all blocks have arrived at this barrier. May be called repeatedly.
     STEP void wait() {
         MeetingPlace& m = place();
         u32 met = m.met[thread_id()];
@@ -173,7 +175,7 @@ struct Meeting {
         block_sync();
     }
 
-    // After the last step. The last block that leaves resets the words to zero.
+    // Must be called after the last step. The last block resets the words to zero.
     STEP void leave() {
         arrive();
         wait();
@@ -186,7 +188,7 @@ struct Meeting {
     }
 };
 
-// For steps that prefetch: all their inputs come from the previous step.
+// The interface of steps that prefetch (LaunchBefore in kjit.h), for inputs from the previous step.
 struct MetBefore {
     STEP void release() {}
     STEP void wait() { Meeting::wait(); }
@@ -195,8 +197,8 @@ struct MetBefore {
 // A word of an instruction, converted to a type.
 template <class T> struct Word { STEP T of(u64 w) { return (T)w; } };
 template <> struct Word<float> { STEP float of(u64 w) { return as_f32((u32)w); } };
-// A value that is equal in all lanes. AMD's compilers cannot see that for words in shared memory,
-// and pointers in vector registers would take two registers for each argument.
+// A value that is equal in all lanes. AMD's compilers cannot prove this for words in shared memory,
+// and would use two vector registers for each pointer argument.
 STEP u64 same_in_all(u64 w) {
 #ifdef KJ_AMD
     const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w),

@@ -1,5 +1,5 @@
-// read: reads memory at the highest rate, in vectors of 16 bytes, with FLIGHT of them in flight for
-// each thread. This is the limit of decoding. The sums show that all of it was read.
+// read: measures the read rate of memory, which limits decoding. Threads read vectors of 16 bytes,
+// with FLIGHT of them in flight per thread. The outputs prove that every word was read.
 //
 //   x    `vectors` vectors of 16 bytes
 //   out  a u32 for each thread: the exclusive or of its words

@@ -1,12 +1,11 @@
-// reduce: combines the parts of a row that RANKS devices have made into one row on all devices. The
-// parts are added in the order of ranks, so all devices have the same bits. With JOIN they are
-// concatenated.
+// reduce: all-reduce of rows over RANKS devices. Partial rows are added in the order of ranks, so
+// all devices have bit-identical sums. With JOIN they are concatenated (all-gather).
 //
-//   x         rows of COLS f32: the part of this device
+//   x         rows of COLS f32: the partial rows of this device
 //   residual  rows as in y, added; or null; may be y
 //   y         rows of COLS f32; with JOIN of RANKS × COLS
 //   words     u32, of this device: number of exchanges so far; blocks that have read that number
-//             (zero before and after); whether a wait has timed out: then no block waits again
+//             (zero before and after a launch); 1 after a timeout: then no block waits again
 //   late      u32 in host memory: 1 after a wait of more than `limit` ns
 //   inbox     on this device, written by the others. 2 × RANKS × `room` packets; with STRETCHES:
 //             as many f32, then a u32 for each stretch
@@ -19,12 +18,12 @@
 //
 // Exchanges alternate between the two halves of an inbox. A device that writes for exchange n + 2
 // has received all data of exchange n + 1, which each device sends after its launch for n has
-// ended. Each block sends its whole share before it waits, and a launch has no more blocks than fit
-// on the device together. So two devices never wait for each other, in any order of blocks.
+// ended. So the half of exchange n is free. Each block sends its whole share before it waits, and
+// all blocks of a launch are resident. So devices cannot deadlock.
 //
-// GATHERED: a library has gathered all parts (devices of several processes): `inbox` has RANKS ×
-// `count` f32, and the kernel neither sends nor waits. The host sees progress in `late`: the number
-// of sums so far.
+// GATHERED (devices of several processes): NCCL or RCCL has gathered the partial rows, RANKS ×
+// `count` f32, in `inbox`. The kernel neither sends nor waits. It stores the number of sums so far
+// in `late`, by which the host sees progress.
 //
 // S: RANKS, COLS, JOIN, RESIDUAL, STRETCHES, GATHERED. Share: x a block of `blocks`.
 #pragma once
@@ -40,7 +39,7 @@ struct ReduceArgs {
 };
 
 template <class S> struct Reduce {
-    // values of a stretch
+    // Values of a stretch.
     static constexpr u32 EACH = 4, QUADS = KJ_BLOCK * EACH, STRETCH = 4 * QUADS;
     static_assert(!S::STRETCHES || (S::COLS % 4 == 0 && !S::JOIN),
                   "stretches are of quads, and added");
@@ -51,22 +50,21 @@ template <class S> struct Reduce {
         return i < 4 ? low : i == 4 ? a.to4 : i == 5 ? a.to5 : a.to6;
     }
 
-    // One thread of each block counts it after all threads of the block have the number of the
-    // exchange. The last block counts the exchange. Memory order does not matter: the number has
-    // been read.
+    // Counts this block, after all its threads have read the number of the exchange. The last block
+    // increments that number. No memory order is needed.
     STEP void counted(const ReduceArgs& a, u32 before, u32 met) {
         if (before != a.blocks - 1) return;
         own_store(a.words + 1, 0);
         own_store(a.words, peer_behind(met, 1));
     }
 
-    // COUNTS: a separate launch, which reads and counts the exchanges. If not, `met` exchanges have
-    // been made.
+    // COUNTS: a separate launch, which reads and increments the number of exchanges. Otherwise that
+    // number is `met`.
     template <bool COUNTS>
     STEP void packets(const ReduceArgs& a, Share share, u32 met) {
         const u64 first = (u64)share.x * KJ_BLOCK + thread_id(), stride = (u64)a.blocks * KJ_BLOCK;
-        // All loads of a thread from this device are issued together. A token has one value per
-        // thread, and an exchange takes hardly longer than the dependent memory accesses.
+        // All loads of a thread from this device are issued together: with one value per thread,
+        // dependent memory accesses would take as long as the exchange.
         float x0 = 0, residual0 = 0;
         if (first < a.count) x0 = a.x[first];
         if constexpr (S::RESIDUAL && !S::JOIN)
@@ -81,8 +79,8 @@ template <class S> struct Reduce {
         }
         u32 before = 0;
         if constexpr (COUNTS) {
-            block_sync();  // all threads of the block have the number
-            // tested last: no other instruction waits for it
+            block_sync();  // all threads of the block have read the number
+            // tested last, so that no other instruction waits for it
             if (thread_id() == 0) before = own_count(a.words + 1);
         }
         PeerWaiting waiting = {0, 0, over != 0};
@@ -109,7 +107,7 @@ template <class S> struct Reduce {
             if (thread_id() == 0) counted(a, before, met);
     }
 
-    // Addresses in an inbox of a rank's values in this half, and of the numbers of its stretches.
+    // Addresses in an inbox: a rank's values in this half, and the numbers of its stretches.
     STEP float* values(const ReduceArgs& a, u64* inbox, u32 half, u32 rank) {
         return (float*)inbox + (u64)(half * S::RANKS + rank) * a.room;
     }
@@ -183,8 +181,8 @@ template <class S> struct Reduce {
         u64 next = share.x;  // the next stretch to add
         u32 turn = 0;
         for (u64 s = share.x; s < all; s += a.blocks, turn ^= 1) {
-            // Stretches that have arrived are added after the next one is sent; there is no wait
-            // for the others yet.
+            // After a stretch is sent, earlier stretches that have arrived are added. There is no
+            // wait here.
             if (thread_id() == 0) {
                 bool came = next < s;
                 for (u32 r = 0; r < S::RANKS; r++) came = came && there(a, half, r, next, number);
@@ -243,6 +241,6 @@ template <class S> struct Reduce {
         else packets<true>(a, share, 0);
     }
 
-    // As a step of a kernel of many steps: called by all blocks, after `met` exchanges (sums.h).
+    // For a kernel of many steps (sums.h). All blocks must call it, after `met` exchanges.
     STEP void inside(const ReduceArgs& a, Share share, u32 met) { packets<false>(a, share, met); }
 };

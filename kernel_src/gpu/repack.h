@@ -4,8 +4,8 @@
 //   raw      rows × the file's bytes of a row
 //   records  rows × W::ROW_BYTES
 //
-// A thread makes one group of 32 weights of a record, or 16 bytes of a plain one. The thread that
-// writes the end of a section also writes zeros to its padding.
+// A thread converts 32 weights of a record, or 16 bytes of a plain format. The thread that writes
+// the end of a section also writes zeros to its padding.
 //
 // S: COLS, W (weights.h), Raw (offsets in the file's blocks). Share: x of `blocks`.
 #pragma once
@@ -27,7 +27,7 @@ template <class S> struct Repack {
                                        : W::BLOCKS == Blocks::HalfE8M0 ? 1
                                        : W::BLOCKS == Blocks::Half     ? 2
                                                                        : 4;
-    // Threads for a row.
+    // Threads per row.
     static constexpr u32 THREADS = PLAIN<W> ? W::ROW_BYTES / 16 : COLS / 32;
     static constexpr u64 RAW_ROW = (u64)(COLS / Raw::BLOCK) * Raw::BYTES;
 
@@ -59,7 +59,7 @@ template <class S> struct Repack {
         return (word >> shift) & ((1u << F::BITS) - 1);
     }
 
-    // Makes the codebook sections of unit u: as Vectors::pack.
+    // Writes the codebook sections of unit u: as Vectors::pack.
     STEP void repack_vectors(const u8* block, u8* record, u32 u, u32 first) {
         constexpr u32 vectors = 32 / W::VECTOR;
         u32 signs = 0, high = 0;
@@ -100,8 +100,8 @@ template <class S> struct Repack {
         }
     }
 
-    // A word of a section with codes of `bits` bits: 32/bits weights from `first` on; four
-    // neighbours have the same shift.
+    // A word of a section with codes of `bits` bits: 32/bits weights from `first` on. Four
+    // neighbouring weights have the same shift.
     STEP u32 pack_word(const u8* block, u32 first, u32 at, u32 bits, u32 run) {
         u32 word = 0;
         UNROLL for (u32 i = 0; i < 32 / bits; i++)
@@ -153,7 +153,7 @@ template <class S> struct Repack {
             ((u32*)(record + W::C1))[u] = pack_word(block, first, Raw::C1_AT, 1, Raw::C1_RUN);
 
         if constexpr (CODEBOOK<W>) repack_vectors(block, record, u, first);
-        // Groups here: 1 or 2 (a block without group scales has none).
+        // Groups of these 32 weights: 1 or 2, or 0 for a codebook.
         constexpr u32 per = CODEBOOK<W> ? 0 : 32 / Raw::GROUP;
         UNROLL for (u32 i = 0; i < per; i++) {
             u32 s, t;

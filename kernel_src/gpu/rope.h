@@ -20,8 +20,8 @@ template <class S> struct Rope {
         row[second] = a * s + b * c;
     }
 
-    // In one wave: row[0 … HEAD_DIM) in shared memory becomes the normalised head at `x`, rotated
-    // by row `angles` of the table.
+    // Stores the normalised and rotated head `x` in row[0 … HEAD_DIM), which is in shared memory.
+    // `angles` is a row of the table. Called by one wave.
     STEP void ready_head(float* row, const float* x, const float* norm, float eps,
                          const u32x2* angles) {
         float v[EACH];
@@ -47,8 +47,8 @@ template <class S> struct Rope {
         wave_sync();
     }
 
-    // The weights of a head's norm and the row of the table, in a wave's registers, loaded before
-    // the head has arrived.
+    // The norm's weights and the angles of a head, in a wave's registers, loaded before the head
+    // arrives.
     struct Asked {
         float weights[S::QK_NORM ? EACH : 1];
         u32x2 angles[TURNS];
@@ -68,7 +68,7 @@ template <class S> struct Rope {
         }
         return a;
     }
-    // As `ready_head`, with the loaded weights and angles; the head is at `row` or at `x`.
+    // As `ready_head`, with loaded weights and angles. The head is in `row` or at `x`.
     STEP void ready_asked(float* row, const float* x, float eps, const Asked& by) {
         float v[EACH];
         float squares = 0.0f;

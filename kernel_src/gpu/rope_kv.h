@@ -10,7 +10,7 @@
 //   table     the sequence's pages (paged.h)
 //
 // S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are already in the cache), and as for
-// kv.h and rope.h. Share: x the token, y a block of heads. A wave makes one head; heads are HEADS
+// kv.h and rope.h. Share: x the token, y a block of heads. A wave has one head, in the order HEADS
 // queries, KV_HEADS keys, KV_HEADS values.
 #pragma once
 #include "kv.h"

@@ -13,8 +13,8 @@
 //
 //   GROUPS       runs of experts (0: none): the score of a run is the sum of its two best experts;
 //                the GROUPS_USED best runs stay in the choice
-//   ALIKE        number of successive scores for one expert: a chosen index is divided by ALIKE,
-//                so an expert may be chosen several times, with each score's share (and factor)
+//   ALIKE        number of successive scores for one expert: the expert is the chosen index /
+//                ALIKE, so it may be chosen several times, with different shares (and factors)
 //   RENORMALISE  shares of the chosen experts sum to one; then all are multiplied by `scale`
 //
 // S: EXPERTS (scores), TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, ALIKE, RENORMALISE. Share:
@@ -40,10 +40,11 @@ template <class S> struct Route {
         return (u64)key << 32 | (0xffffffffu - index);
     }
 
-    // Removes the keys of experts in groups that do not stay; `choice` is the source of the keys.
+    // Removes the keys of experts outside the GROUPS_USED best groups. `choice` has the scores of
+    // the keys.
     STEP void leave_groups(u64 (&key)[EACH], const float (&choice)[EACH]) {
         constexpr u32 GROUPS = S::GROUPS > 0 ? S::GROUPS : 1, SIZE = EXPERTS / GROUPS;
-        u64 worth = 0;  // lane n has the value of group n: GROUPS ≤ KJ_WAVE
+        u64 worth = 0;  // lane n has the score of group n: GROUPS ≤ KJ_WAVE
         NO_UNROLL for (u32 g = 0; g < GROUPS; g++) {
             u64 first = 0;
             float sum = 0.0f;
@@ -82,7 +83,7 @@ template <class S> struct Route {
         choose(a, share.x, scores);
     }
 
-    // Chooses by scores, of which a lane has every KJ_WAVE-th.
+    // Chooses experts. A lane has every KJ_WAVE-th score.
     STEP void choose(const RouteArgs& a, u64 token, const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
         float v[EACH];
@@ -113,7 +114,7 @@ template <class S> struct Route {
             if constexpr (S::GROUPS > 0) leave_groups(key, choice);
         }
 
-        u32 mine = 0;  // lane n keeps the n-th chosen one: TOP ≤ KJ_WAVE
+        u32 mine = 0;  // lane n has the n-th chosen expert: TOP ≤ KJ_WAVE
         NO_UNROLL for (u32 n = 0; n < TOP; n++) {
             u64 best = 0;
             UNROLL for (u32 i = 0; i < EACH; i++) best = key[i] > best ? key[i] : best;
@@ -141,8 +142,8 @@ template <class S> struct Route {
         }
     }
 
-    // The first and the last part of `choose`, for code that finds the chosen experts in another
-    // way (stream_experts.h). gate: gates scores, of which a lane has every KJ_WAVE-th; returns
+    // The first and the last part of `choose`, for stream_experts.h, which chooses in a different
+    // way. `gate` applies GATING to the scores, of which a lane has every KJ_WAVE-th, and returns
     // their divisor.
     STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
@@ -163,7 +164,7 @@ template <class S> struct Route {
         return sum;
     }
 
-    // The shares of the chosen experts, of which lane n has the n-th, computed as in `choose`.
+    // Stores the shares of the chosen experts as `choose` does. Lane n has the n-th expert.
     STEP void share_out(const RouteArgs& a, u64 token, const float (&v)[EACH], float sum,
                         u32 mine) {
         float part = 0.0f;

@@ -1,4 +1,4 @@
-// rows: out[r] = x[which[r]], rows of `words` 32-bit words.
+// rows: gathers rows, out[r] = x[which[r]]. A row has `words` 32-bit words.
 //
 // Share: x a block of words, y the row.
 #pragma once

@@ -2,12 +2,12 @@
 #pragma once
 #include "kjit.h"
 
-STEP u32 order_bits(float x) {  // the order of floats, −0 equals 0, NaN lowest
+STEP u32 order_bits(float x) {  // a key in the order of floats: −0 equals 0, NaN is lowest
     u32 bits = as_u32(x + 0.0f);
     return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The logit with these order_bits.
+// The inverse of order_bits.
 STEP float logit_of_order(u32 key) { return as_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
 // The slot of a row of logits.

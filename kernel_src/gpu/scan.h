@@ -1,5 +1,5 @@
 // scan: the recurrence of selective state spaces (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024,
-// arXiv 2405.21060). Each of CHANNELS channels of a head has N numbers h:
+// arXiv 2405.21060). Each of CHANNELS channels of a head has a state h of N numbers:
 //
 //   h[n] ← e^(dt · a[n]) · h[n] + dt · x · b[n]
 //   y    = Σ_n h[n] · c[n] + d · x
@@ -14,7 +14,7 @@
 // Share: x of HEADS × CHANNELS / (KJ_BLOCK / LANES); y: 1 with ONE, and the number of sequences
 // without.
 //
-// LANES threads hold a channel's numbers in registers and loop over the tokens.
+// LANES threads have the state of a channel in registers and loop over the tokens.
 //
 // S: HEADS, CHANNELS, N, GROUPS, LANES, A_EACH, ONE.
 #pragma once
@@ -37,8 +37,9 @@ template <class S> struct Scan {
     STEP void step(ScanArgs a, Share share) {
         const u32 lane = thread_id() % S::LANES;
         const u32 at = share.x * (KJ_BLOCK / S::LANES) + thread_id() / S::LANES;
-        const bool mine = at < ROWS;  // threads without a row compute too: sums need all lanes
-        // Such a thread reads no state: the owner of the last row may have written it meanwhile.
+        const bool mine = at < ROWS;  // sums need all lanes, also those without a row
+        // A thread without a row must not read a state: the owner of the last row may already have
+        // overwritten it.
         const bool idle = ROWS % (KJ_BLOCK / S::LANES) != 0 && !mine;
         const u32 row = min_u32(at, ROWS - 1), head = row / S::CHANNELS,
                   group = head * S::GROUPS / HEADS;

@@ -1,10 +1,10 @@
 // slices.h: combines the results of several slices of a context.
 //
-// A slice stores for each head, with distance EACH floats: WIDTH sums of values, each value times
-// 2^(its score − most); most; the sum of those powers. Heads have distance `splits` · EACH. The
-// block that finishes last (last_block) combines them.
+// For each head a slice stores EACH floats: WIDTH sums of values, each value times 2^(its score −
+// most); most; the sum of those powers. A head has `splits` slices, one after another. The block
+// that finishes last (last_block) combines them.
 //
-// Loads of sixteen bytes of DEEP slices are in flight together: one after another, 16 heads of 512
+// 16-byte loads of DEEP slices are in flight together. With one load in flight, 16 heads of 512
 // after 1024 positions took 80 µs on an H200.
 #pragma once
 #include "kjit.h"
@@ -12,14 +12,14 @@
 template <u32 HEADS, u32 WIDTH> struct Slices {
     static constexpr u32 EACH = CEIL_DIV(WIDTH + 2, 4) * 4;
     static constexpr u32 MOST = 256, DEEP = 8;  // slices
-    static constexpr float NEVER = -1e30f;      // a maximum before any score
+    static constexpr float NEVER = -1e30f;      // the maximum before the first score
 
     struct Shared {
         float factor[HEADS][MOST + DEEP];
         float most[HEADS], sum[HEADS];
     };
 
-    // Factors, maxima and sums of the powers of `busy` slices. Ends with a barrier.
+    // Computes the factors of `busy` slices from their maxima and sums. Ends with a barrier.
     STEP void weigh(Shared& lds, const float* part, u32 splits, u32 busy) {
         for (u32 h = wave_id(); h < HEADS; h += kj_waves) {
             const float* p = part + (u64)h * splits * EACH + WIDTH;
@@ -37,7 +37,7 @@ template <u32 HEADS, u32 WIDTH> struct Slices {
         block_sync();
     }
 
-    // Four columns of a head from 4c on, not yet divided by the sum of the powers.
+    // Columns 4c … 4c + 3 of a head, not yet divided by the sum of powers.
     STEP u32x4 columns(const Shared& lds, const float* part, u32 splits, u32 busy, u32 h, u32 c) {
         const float* p = part + (u64)h * splits * EACH + 4 * c;
         float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};

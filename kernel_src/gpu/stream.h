@@ -1,28 +1,27 @@
-// stream.h: products with one vector in a kernel of many steps (persist.h), with streamed weights.
+// stream.h: matrix × vector products in a kernel of many steps (persist.h), with streamed weights.
 // One extra warp loads the weights of the block, in the order in which all steps use them. It never
-// waits for a step to end. So memory is busy even while blocks wait at barriers, compute attention
-// or wait for activations.
+// waits for a step to end. So memory is busy even while blocks wait or compute attention.
 //
 // The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes have arrived)
-// and empty (it was read). A slot takes as many whole rows as fit, at most four for one lane. The
-// rows are contiguous in device memory, so one copy is enough. A slot belongs to a *team* of SHARE
-// waves, the same one in each lap. So a team never waits for a slot that another team has not yet
-// read in the previous lap (copies end in any order, and a parity does not distinguish laps). While
-// one team waits for bytes or sums, others multiply. A lane has units of all rows of the slot at a
-// time, so it reads the activations in shared memory once for all of them. (In an earlier version
-// all waves shared each row and held the activations in registers. All waves waited for every slot,
-// summed it and released it: without any copy 8b Q4_K_M made 651 tokens/s; it now makes 827.)
+// and empty (it was read). A slot has as many whole rows as fit, at most four per lane. The rows
+// are contiguous in device memory, so one copy is enough. A slot always belongs to the same *team*
+// of SHARE waves. So a team never waits for a slot that another team has not yet read in this load
+// belongs to the previous lap (copies complete in any order, and a parity does not distinguish
+// laps). While one team waits for bytes or sums, others multiply. A lane processes units of all
+// rows of the slot together, so it reads the activations in shared memory once for all of them. (If
+// all waves share each row, all of them wait for every slot: without copies, 8b Q4_K_M reached 651
+// tokens/s in that form, and 827 in this one.)
 //
-// AHEAD bytes are in flight. That is enough to keep memory busy, even if the ring is larger. All
-// other reads of a multiprocessor (values of other blocks, keys) queue after them. With the whole
-// ring in flight 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and 351.
+// AHEAD bytes are in flight: enough to keep memory busy, and less than the ring, because all other
+// reads of a multiprocessor queue behind them. With the whole ring in flight 8b Q4_K_M reached 490
+// tokens/s on an H100, with 28 KB 526; Q8_0 321 and 351.
 //
-// A block's rows of a step are contiguous, and all blocks have nearly equal shares. If the block
-// sends its results as packets (packets.h), shares are whole groups. If not, they are equal in
-// bytes over all matrices of the step.
+// A block's rows of a step are contiguous, and all blocks have nearly equal shares. If results are
+// sent as packets (packets.h), shares are whole groups. Otherwise shares are equal in bytes over
+// all matrices of the step.
 //
-// Several sequences are COLUMNS columns, one after another in all vectors and in packets. A row's
-// weights are read and decoded once for all columns.
+// Several sequences are COLUMNS columns, which are contiguous in all vectors and in packets. A
+// row's weights are read and decoded once for all columns.
 //
 // S: as for matvec.h without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of 128),
 // SHARE (a power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads
@@ -34,8 +33,8 @@
 #include "packets.h"
 #include "sums.h"
 
-// An address in shared memory as a number, kept in a register. Otherwise the compiler computes the
-// address again in each iteration of a loop, with five dependent instructions.
+// An address in shared memory as a number, in a register. The compiler would recompute a pointer in
+// each iteration of a loop, with five dependent instructions.
 STEP u32 kept_place(const void* p) {
     u32 at = shared_at(p);
     asm volatile("" : "+r"(at));
@@ -43,7 +42,7 @@ STEP u32 kept_place(const void* p) {
 }
 template <class T> STEP T* at_place(u32 at) { return (T*)__cvta_shared_to_generic(at); }
 
-// A position in the ring, and the index of the next of two buffers of sums. Passed and returned by
+// A position in the ring, and the index of the next buffer of sums (0 or 1). Passed and returned by
 // value: a reference would be in local memory.
 struct RingAt {
     u32 slot, phase, buffer;
@@ -89,8 +88,9 @@ template <class R> struct Ring {
         return done;
     }
 
-    // Loads the bytes of a slot, in one thread. A byte has the same offset in its 128-byte line in
-    // the slot as in memory. All earlier loads except the last `ahead` − 1 are complete.
+    // Loads the bytes of a slot; called by one thread. Bytes have the same offset in their 128-byte
+    // line in the slot as in memory. All earlier loads except the last `ahead` − 1 must be
+    // complete.
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
@@ -109,7 +109,7 @@ template <class R> struct Ring {
         Meeting::delay(3 + at.slot);
         return slots + at.slot * R::SLOT;
     }
-    // Reports that this wave has read the slot.
+    // Signals that this wave has read the slot.
     STEP void release(u32 barriers, const RingAt& at) {
         wave_sync();
         const u32 empty = barriers + 8 * (R::SLOTS + at.slot);
@@ -133,7 +133,7 @@ template <class W> STEP UnitPlace place_of(u32 u) {
                                  b;
     return p;
 }
-// The unit at these offsets of a row record in shared memory.
+// Loads the unit at these offsets of a row record in shared memory.
 template <class W> STEP Unit<W> kept_unit(const u8* row, const UnitPlace& p) {
     Unit<W> t = zero_unit<W>();
     if constexpr (PLAIN<W> || W::C8 != NONE || W::C4 != NONE) {
@@ -155,7 +155,7 @@ template <class W> STEP Unit<W> kept_unit(const u8* row, const UnitPlace& p) {
     return t;
 }
 
-// A format as a type that is equal for all steps with that format: they share its code.
+// A format as a type. It is the same type for all steps with that format, so they share code.
 template <u32 UNIT_, u32 UNITS_, u32 ROW_BYTES_, u32 GROUPS_AT_, u32 BLOCKS_AT_, Groups GROUPS_,
           Blocks BLOCKS_, u32 BLOCK_32_, Encoding ENCODING_, u32 C1_, u32 C2_, u32 C4_, u32 C8_,
           u32 C1_LOW_, u32 C2_LOW_, bool LOOKUP_, u32 T0_, u32 T1_, u32 T2_, u32 T3_,
@@ -181,17 +181,17 @@ using StreamFormatOf =
 template <bool B, class X, class Y> struct StreamPick { using type = X; };
 template <class X, class Y> struct StreamPick<false, X, Y> { using type = Y; };
 
-// A column in the layout of activations.h (scales: packets.h), for any step whose values do not
-// come as packets. It has few instructions: all steps of a layer together exceed the instruction
-// caches, and code that runs once per step came from L2 each time (an H200: qkv of 8b took 14 µs,
-// its weights 3.6 µs).
+// Makes a column in the layout of activations.h (scales: packets.h), for steps whose values do not
+// arrive as packets. The code is small, because the steps of a layer exceed the instruction caches:
+// code that runs once per step comes from L2 each time (H200: qkv of 8b took 14 µs, its weights 3.6
+// µs).
 struct StreamColumn {
     const float *x, *aux;
     float eps;
     u32 cols, prologue;  // 0 none, 1 a norm, 2 silu, 3 gelu
 };
-// Waits for the previous step. A thread has up to EIGHT quads in flight together, and loads the
-// weights of a norm before the wait.
+// Loads the weights of a norm, waits for the previous step, and makes the column. A thread has up
+// to EIGHT quads in flight.
 template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column) {
     constexpr u32 EIGHT = 8;
     const u32 quads = a.cols / 4, groups = a.cols / 32;
@@ -203,7 +203,7 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
     }
     Meeting::wait();
     float scale = 1.0f;
-    // All lanes of a wave must call it: groups are whole, and eight lanes share one group.
+    // All lanes of a wave must take part: eight lanes share a group.
     NO_UNROLL for (u32 from = 0; from < quads; from += EIGHT * KJ_BLOCK) {
         UNROLL for (u32 i = 0; i < EIGHT; i++) {
             const u32 q = from + i * KJ_BLOCK + thread_id();
@@ -282,24 +282,24 @@ template <u32 N> STEP void block_sums(float (&v)[N]) {
             v[n] = 0.0f;
             UNROLL for (u32 w = 0; w < kj_waves; w++) v[n] += part[n * kj_waves + w];
         }
-        block_sync();  // all have read `part` before it is written again
+        block_sync();  // all threads have read `part`
     }
 }
 
-// A segment of a step, as input of the code that all steps with its format share.
+// A segment of a step: the input of the code that all steps of one format share.
 template <u32 COLUMNS> struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
     float* y;                               // null: readers get the results as packets
     u32 rows, first, end;  // rows of the matrix; first and end row of this block
-    // values sent one by one: the number of the first row, and the length of a column
+    // Values sent one by one: index of the first row, and length of a column.
     u32 values_at, values;
     u32 gate;               // 0 none, 1 silu, 2 gelu; a gate needs two matrices
     float factor[COLUMNS];  // one factor for all rows
 };
 
-// The rows of one format and length, for all steps with such rows. W: StreamFormat; COLS, SPLIT,
-// FORM: as for a column. FULL: a slot has as many rows as fit; otherwise as many as its lanes take
-// together.
+// Products with rows of one format and length, for all steps with such rows. W: StreamFormat; COLS,
+// SPLIT, FORM: as for a column. FULL: a slot has as many rows as fit; otherwise as many as its
+// lanes process together.
 template <class W, u32 COLS, u32 COLUMNS, bool PLAIN_X, bool SPLIT, class R, bool FULL = false>
 struct StreamRows {
     using K = Ring<R>;
@@ -308,18 +308,19 @@ struct StreamRows {
     static constexpr u32 TEAMS = kj_waves / R::SHARE;
     static constexpr u32 XGROUPS = COLS / 32, XUNITS = CEIL_DIV(COLS, W::UNIT),
                          HALVES = W::UNIT / 16;
-    static constexpr u32 VECTORS = PLAIN_X ? XUNITS * (W::UNIT / 4) : 5 * XGROUPS;  // of a column
+    static constexpr u32 VECTORS = PLAIN_X ? XUNITS * (W::UNIT / 4) : 5 * XGROUPS;  // per column
     struct Shared { float sum[2][2][COLUMNS][R::SHARE][MOST]; };
-    static constexpr u32 SUM_BYTES = COLUMNS * R::SHARE * MOST * 4;  // of one matrix
+    static constexpr u32 SUM_BYTES = COLUMNS * R::SHARE * MOST * 4;  // sums of one matrix
     static_assert((TEAMS & (TEAMS - 1)) == 0 && R::SLOTS % TEAMS == 0, "a slot has one team");
 
-    // How rows are divided: a wave has EACH units of a row, which LANES lanes take in DEEP
-    // iterations. A wave has SIDE rows side by side and takes TIMES of them together. A slot has
-    // ROWS rows.
+    // Division of rows: a wave has EACH units of a row, which LANES lanes process in DEEP
+    // iterations. It processes SIDE · TIMES rows together: SIDE by different lanes, TIMES by the
+    // same lanes. A slot has ROWS rows.
     STEP constexpr u32 power_of_two(u32 n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
     static constexpr u32 EACH = CEIL_DIV(W::UNITS, R::SHARE);
     static constexpr u32 WIDE = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH);
-    // Uses half as many lanes if otherwise more than a third would be idle at the end.
+    // Half as many lanes, if otherwise more than a third of them would be idle in the last
+    // iteration.
     static constexpr u32 LANES = WIDE > 8 && 3 * EACH <= 2 * CEIL_DIV(EACH, WIDE) * WIDE ? WIDE / 2
                                                                                          : WIDE;
     static constexpr u32 DEEP = CEIL_DIV(EACH, LANES), SIDE = KJ_WAVE / LANES;
@@ -329,16 +330,16 @@ struct StreamRows {
     STEP constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
     static constexpr u32 TIMES = FIT < SIDE ? 1 : least(FIT / SIDE, least(4, LANES));
     static constexpr u32 SUMS = TIMES == 3 ? 4 : TIMES;  // a power of two
-    // rows that are taken together
+    // Rows that are processed together.
     static constexpr u32 BATCH = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
     static constexpr u32 ROWS = FULL ? least(FIT / BATCH * BATCH, MOST) : BATCH;
-    // Units of a row whose loads are in flight together: eight over all rows and columns, if that
+    // Units of a row whose loads are in flight together: eight over all rows and columns, if eight
     // divides the total.
     STEP constexpr u32 divisor(u32 n, u32 most) {
         return n % most == 0 ? most : divisor(n, most - 1);
     }
     static constexpr u32 TOGETHER = divisor(DEEP, COLUMNS * SUMS < 8 ? 8 / SUMS / COLUMNS : 1);
-    // Slots in flight together.
+    // Slots whose loads are in flight together.
     static constexpr u32 ASKED = (R::AHEAD + ROWS * W::ROW_BYTES / 2) / (ROWS * W::ROW_BYTES);
     static constexpr u32 AHEAD = ASKED < 2 ? 2 : ASKED < R::SLOTS ? ASKED : R::SLOTS;
     static_assert(ROWS > 0 && ROWS <= MOST && LANES % SUMS == 0, "a slot has room for a row");
@@ -389,7 +390,7 @@ struct StreamRows {
             acc = fma_f32(f.scale[0], dot[0], acc);
         } else if constexpr (sixteens) {
             UNROLL for (u32 i = 0; i < HALVES; i++) {
-                // Multiplication by 0 would be wrong: the value may be NaN.
+                // Not multiplied by 0, because the value may be NaN.
                 if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, v.sum[i], dot[i]);
                 acc = fma_f32(f.scale[i], dot[i], acc);
                 if constexpr (offset) acc = fma_f32(f.offset[i], v.sum[i], acc);
@@ -438,9 +439,9 @@ struct StreamRows {
         }
     }
 
-    // Multiplies the first n rows at `rows`. Their sums, or this wave's parts of them, go to
-    // `sums`; column c starts SHARE · MOST · c further. Rows after the n-th give unused numbers
-    // from old contents of the slot.
+    // Multiplies the first n rows at `rows`. Stores their sums, or this wave's partial sums, in
+    // `sums`; column c starts at SHARE · MOST · c. Rows after the n-th have old contents of the
+    // slot; their results are not used.
     STEP void take_slot(const u8* rows, u32 n, const u32x4* x, float* sums) {
         if constexpr (FULL) {
             NO_UNROLL for (u32 q = 0; q < n; q += BATCH)
@@ -452,7 +453,7 @@ struct StreamRows {
     STEP void take_batch(const u8* rows, u32 n, const u32x4* x, float* sums) {
         float acc[COLUMNS][SUMS] = {};
         const u32 side = lane_id() / LANES, member = R::SHARE == 1 ? 0 : wave_id() % R::SHARE;
-        // Not past the slot: shared memory may end there.
+        // The last row must not be beyond the slot: shared memory may end there.
         const u8* row = rows + (BATCH < SIDE ? min_u32(side, BATCH - 1) : side) * W::ROW_BYTES;
         NO_UNROLL for (u32 d = 0; d < DEEP; d += TOGETHER) {
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
@@ -487,10 +488,10 @@ struct StreamRows {
         return acc[0];
     }
 
-    // The offset of the row in its slot: matrices begin at whole lines.
+    // Offset of the row in its slot. Matrices begin at whole lines.
     STEP u32 off(u32 row) { return ANYWHERE ? row * W::ROW_BYTES % K::LINE : 0; }
 
-    // This wave's team takes its slots among the next `all`: `take(number, place)`.
+    // Calls `take(index, place)` for each of the next `all` slots that belongs to this wave's team.
     template <class Take> STEP RingAt walk(u32 barriers, u32 slots, u32 all, RingAt at, Take take) {
         RingAt mine = at;
         const u32 turn = (wave_id() / R::SHARE - at.slot) % TEAMS;
@@ -506,9 +507,9 @@ struct StreamRows {
 
     CALLED RingAt take(Segment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
                        const u8* memory, RingAt at, Shared& lds) {
-        // Results of a round that a thread completes: up to one for each column.
+        // Number of results of a round that a thread completes.
         constexpr u32 ALL = COLUMNS * MOST, EACH_ENDS = CEIL_DIV(ALL, KJ_BLOCK);
-        // A thread that waits for one result before it sends the next could cause a deadlock
+        // If a thread waited for one sum before it sends its next row, devices could deadlock
         // (sums.h).
         static_assert(KJ_RANKS == 1 || EACH_ENDS == 1,
                       "a thread sends what it ends before it waits");
@@ -588,10 +589,10 @@ template <class S, class R> struct Stream {
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
 
-    // This block's rows of a segment, contiguous. If results are sent as packets: whole groups.
-    // Otherwise all blocks have nearly equal shares of all segments' bytes, so most blocks have
-    // rows of one segment. Divisions have 32 bits: this hardware has no 64-bit division, and two of
-    // them took 0.25 µs of each segment.
+    // This block's rows of a segment, contiguous. If results are sent as packets, they are whole
+    // groups. Otherwise all blocks have nearly equal shares of the bytes of all segments, so most
+    // blocks have rows of one segment. Divisions have 32 bits: the hardware has no 64-bit division,
+    // and two of them took 0.25 µs per segment.
     struct Dealt { u32 first, end; };
     template <u32 I> STEP constexpr u32 rows_before() {
         if constexpr (I == 0) return 0;
@@ -662,14 +663,15 @@ template <class S, class R> struct Stream {
                            (typename Rows<I>::Shared&)lds);
     }
 
-    // The factor of the results, from the threads' sums of squares.
+    // Computes the factor of the results from the threads' sums of squares.
     STEP void factors_of(float (&factor)[COLUMNS], float eps) {
         block_sums(factor);
         UNROLL for (u32 c = 0; c < COLUMNS; c++)
             factor[c] = rsqrt_f32(factor[c] / (float)S::COLS + eps);
     }
 
-    // Columns that do not come as packets; `factor`: the factor of results, if it is not 1.
+    // Makes columns whose values do not arrive as packets. `factor`: factor of the results, if it
+    // is not 1.
     STEP void plain_columns(const MatvecArgs& a, const Links& links, u32x4* columns,
                             float (&factor)[COLUMNS]) {
         if constexpr (S::COLS % S::X_UNIT == 0 && !X::GATED) {
@@ -714,8 +716,8 @@ template <class S, class R> struct Stream {
                         x + c * X::VECTORS);
                 }
             } else {
-                // A thread issues all its polls together, up to four (8b Q4_K_M: 642 tokens/s;
-                // always two: 631).
+                // A thread polls up to four groups together (8b Q4_K_M: 642 tokens/s; with two
+                // 631).
                 constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP,
                               each = CEIL_DIV(groups, KJ_BLOCK);
                 constexpr u32 few = each < 3 ? each : 4;

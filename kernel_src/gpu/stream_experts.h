@@ -3,13 +3,13 @@
 //
 // The rows to load are known only after the choice of experts, so every block makes the choice. It
 // receives the scores one by one (packets.h) and chooses; then its extra warp loads the block's
-// rows of the chosen matrices. There is no grid barrier, and no block waits for another's choice.
-// (With the choice made by one wave between two grid barriers, and rows loaded outside the ring, a
-// layer of qwen3-30b-a3b took 34 µs more than the 31 µs of its launches.)
+// rows of the chosen matrices. So no grid barrier is needed. (When one wave chose between two grid
+// barriers, and rows were loaded outside the ring, a layer of qwen3-30b-a3b took 34 µs more than
+// the 31 µs of its launches.)
 //
-// The rows of all chosen matrices are one vector, slot after slot. A block has whole groups of it,
-// which it sends as packets. With SUM a block has the same rows of all matrices, and the columns
-// are one after another.
+// The rows of all chosen matrices are one vector, slot after slot. A block computes whole groups of
+// it and sends them as packets. With SUM a block has the same rows of all matrices, and the columns
+// are contiguous.
 //
 // S: as for experts.h with TOKENS 1, TOP up to 16, without X_GLOBAL, BIAS, CLAMPED, ALL; ROWS_0 is
 // a multiple of 16, a matrix has whole lines. R: as for stream.h.
@@ -18,9 +18,9 @@
 #include "route.h"
 #include "stream.h"
 
-// The choice of a token, for the block. The next choice depends on scores that exist only after
-// this block has sent the rows that it summed with the shares of this choice. A block without such
-// rows does not read the shares.
+// The choice for a token, in shared memory. It is not overwritten too early: the next choice
+// depends on scores that exist only after this block has sent the rows that it summed with these
+// shares. A block without such rows does not read the shares.
 struct ChosenExperts {
     u32 experts[32];
     float shares[32];
@@ -30,18 +30,18 @@ STEP ChosenExperts& chosen_here() {
     return only[0];
 }
 
-// Barrier of the block and its extra warp: experts are chosen. It is the barrier of all threads,
-// which has no other use after the kernel's beginning.
+// Barrier of the block and its extra warp, after the choice. It is the barrier of all threads,
+// which is otherwise used only at the kernel's start.
 STEP void choice_sync() { __syncthreads(); }
 
 template <class S> struct StreamRoute {
     using Choice = Route<S>;
     static constexpr u32 EXPERTS = S::EXPERTS, TOP = S::TOP;
-    // The rank of an expert is the number of scores above its score, so all are compared at the
-    // same time: SIDE threads have one expert. With one wave that found the largest remaining score
-    // in each round, this took 3 µs of the layer's 33 µs, while the memory of all blocks was idle.
-    // Code that runs once costs 8 to 12 clocks per instruction (they come from far caches), so it
-    // is a short loop: unrolled it took 1.8 µs.
+    // The rank of an expert is the number of greater scores. All scores are compared concurrently;
+    // SIDE threads share one expert. (One wave that finds the largest remaining score in each round
+    // took 3 µs of the layer's 33 µs, while memory was idle.) Code that runs once takes 8 to 12
+    // clocks per instruction, because it is not in near caches. So this is a short loop: unrolled
+    // it took 1.8 µs.
     static constexpr bool BY_SCORE = S::GATING != Gating::Sigmoid && !S::BIAS && S::GROUPS == 0;
     STEP constexpr u32 side(u32 n) {
         return n < KJ_WAVE && 2 * n * EXPERTS <= KJ_BLOCK ? side(2 * n) : n;
@@ -86,12 +86,12 @@ template <class S> struct StreamRoute {
             u64 since = 0;
             while ((u32)(v >> 32) != links.epoch && !Meeting::over(turns, since))
                 v = packet_load8(links.in + (u64)e * 8);
-            // A key without an expert is below all others.
+            // Keys after the last expert are below all others.
             lds.key[e] = e < EXPERTS ? Choice::order_key(as_f32((u32)v), e) : 0;
             if (e < EXPERTS) lds.score[e] = as_f32((u32)v);
         }
     }
-    // The first TOP in order: larger keys first, and among equals the lower number (order_key).
+    // The TOP experts in order: larger keys first, among equal scores the lower index (order_key).
     STEP void rank(const Shared& lds, u32* experts) {
         NO_UNROLL for (u32 from = 0; from < EXPERTS; from += KJ_BLOCK / SIDE) {
             const u32 e = from + thread_id() / SIDE;
@@ -117,7 +117,7 @@ template <class S, class R> struct StreamExperts {
                          COLUMNS = S::SUM ? TOP : 1;
     static constexpr u32 RESULTS = (S::SUM ? 1 : TOP) * S::ROWS_0;
     static constexpr u64 MATRIX = (u64)S::ROWS_0 * W::ROW_BYTES;
-    // Rows of a round if all slots are summed: their sums use the memory of two matrices' sums.
+    // Rows of a round with SUM. The sums of all slots use the memory for the sums of two matrices.
     STEP constexpr u32 power_of_two_in(u32 n) { return n < 2 ? n : 2 * power_of_two_in(n / 2); }
     static constexpr u32 MANY = Rows::least(power_of_two_in(2 * Rows::MOST / TOP), Rows::MOST);
     static_assert(!X::PLAIN && !X::GATED && !(S::SUM && X::NORMED), "what streams");
@@ -133,8 +133,8 @@ template <class S, class R> struct StreamExperts {
                      (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
     }
 
-    // All lanes of the extra warp: its first step after a choice waits for the choice, after
-    // everything else is ready.
+    // Called by all lanes of the extra warp before its first step after a choice, when everything
+    // else is ready.
     STEP void await_choice() {
         if constexpr (!S::SUM) choice_sync();
     }
@@ -160,7 +160,7 @@ template <class S, class R> struct StreamExperts {
         }
     }
 
-    // One set of rows of all slots' matrices; each matrix has its own column.
+    // Multiplies the same rows of the matrices of all slots. Each matrix has its own column.
     CALLED RingAt take_sum(Segment s, const u64* instruction, const u32x4* x,
                            typename K::Shared& ring, const u8* memory, RingAt at, Shared& lds) {
         const Links links = links_of(instruction);
@@ -226,7 +226,7 @@ template <class S, class R> struct StreamExperts {
         if constexpr (S::SUM) {
             at = take_sum(s, links.instruction, x, ring, memory, at, lds);
         } else {
-            // In the order of the loads: a round has rows of one matrix.
+            // Rounds are in the order of the loads: each has rows of one matrix.
             NO_UNROLL for (u32 v = d.first; v < d.end; v = s.end) {
                 s.first = v, s.end = min_u32(d.end, (v / S::ROWS_0 + 1) * S::ROWS_0);
                 at = Rows::take(s, links.instruction, x, ring, memory, at, lds);

@@ -10,9 +10,9 @@
 // sends it to the other devices, waits for their rows, and then has the complete sum, so no grid
 // barrier is needed. For other steps a sum is a separate step (Reduce<S>::inside).
 //
-// The inbox has two halves, used in turn by even and odd exchanges. A device sends for exchange
-// n + 2 only after it has all sums of n + 1, and each device sends for n + 1 only after it has read
-// all data of n. So the half of exchange n is free.
+// Even and odd exchanges use different halves of the inbox. A device sends for exchange n + 2 only
+// after it has all sums of n + 1, and each device sends for n + 1 only after it has read all data
+// of n. So the half of exchange n is free.
 //
 // Blocks that divide rows differently on two devices cannot deadlock: each sends a row before it
 // waits for one, in the same order. 8b Q4_K_M on two H200: 1.3 µs for a sum.
@@ -36,8 +36,8 @@ struct Sums {
         return only[0];
     }
 
-    // Called by a block; a barrier must follow. At `p`: words, late, inbox, room, limit, rank, sums
-    // of a launch, then the other KJ_RANKS − 1 inboxes.
+    // Called by every block; a barrier must follow. At `p`: words, late, inbox, room, limit, rank,
+    // number of sums in a launch, then the inboxes of the other KJ_RANKS − 1 devices.
     STEP void open(const u64* p) {
         SumsPlace& s = place();
         if (thread_id() != 0) return;
@@ -50,7 +50,7 @@ struct Sums {
     // Number of exchanges before sum number `index` of the launch.
     STEP u32 met(u32 index) { return peer_behind(place().met, index); }
 
-    // The sum, in the order of ranks, of all devices' values at this index of the row; `v` is the
+    // The sum of all devices' values at index `at` of the row, in the order of ranks; `v` is the
     // value of this device.
     STEP float sum(u32 index, u32 at, float v) {
         Meeting::delay(105);
@@ -71,7 +71,7 @@ struct Sums {
         return sum;
     }
 
-    // After the last step, when all blocks have arrived.
+    // Must be called after the last step, when all blocks have arrived.
     STEP void close() {
         const SumsPlace& s = place();
         if (block_id() == 0 && thread_id() == 0) own_store(s.words, peer_behind(s.met, s.count));

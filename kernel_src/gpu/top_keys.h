@@ -1,6 +1,6 @@
 // top_keys: selects the TOP best scores (indexer_scores.h) of the positions that each token sees,
-// as a list of positions in rising order. Among equal scores the earlier positions are taken; −0
-// equals 0, NaN is the lowest.
+// as a list of positions in ascending order. Among equal scores the earlier positions are chosen;
+// −0 equals 0, NaN is the lowest.
 //
 //   scores    rows of `capacity` f32, for the tokens from `first` on
 //   slots, position   as for indexer_scores.h
@@ -8,9 +8,8 @@
 //
 // Share: x the row.
 //
-// The key of the last chosen score is found digit by digit, highest first: each by counting the
-// scores that have the higher digits. This reads a row once for each byte of a key. One more pass
-// writes the list.
+// The smallest chosen key is found byte by byte, highest first (radix select): each pass counts the
+// scores whose higher bytes are equal to those found so far. One more pass writes the list.
 //
 // S: TOP, ONE.
 #pragma once
@@ -32,8 +31,8 @@ template <class S> struct TopKeys {
         u32 above[kj_waves], same[kj_waves];
     };
 
-    // In one wave: the digit of the `rest`-th largest key, and its rank among the keys with that
-    // digit.
+    // Finds the digit of the `rest`-th largest key, and its rank among the keys with that digit.
+    // Called by one wave.
     STEP void find_digit(Shared& lds, u32 rest) {
         const u32 highest = BINS - 1 - lane_id() * EACH;
         u32 mine = 0;
@@ -78,7 +77,7 @@ template <class S> struct TopKeys {
             rest = lds.rest;
         }
 
-        // entries written so far; `rest` entries with the last key are still missing
+        // Entries written so far. `rest` more entries have the smallest chosen key.
         u32 next = 0;
         NO_UNROLL for (u32 i0 = 0; i0 < seen && next < TOP; i0 += KJ_BLOCK) {
             const u32 i = i0 + thread_id(), bits = i < seen ? order_bits(x[i]) : 0;

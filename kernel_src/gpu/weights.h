@@ -1,4 +1,4 @@
-// weights.h: a unit of a row's weights in registers, for any format.
+// weights.h: loads and decodes a unit of a row's weights in registers, for any format.
 //
 // A format is a generated struct W of constants (kernel_src/src/vocabulary/weights.rs makes it from
 // the format's description):
@@ -48,14 +48,14 @@ template <class W> constexpr bool SIGNED_CODES = SignedCodes<W>::value;
 
 template <class W> struct Unit {
     u32 big[4];  // c8, c4 or plain elements; high bits of codebook indices
-    u32 c2[2];   // or low bytes of codebook indices
-    u32 c1;      // or signs of a codebook
-    u32 group, block;  // scales in their stored form
+    u32 c2[2];   // for codebooks: low bytes of indices
+    u32 c1;      // for codebooks: signs
+    u32 group, block;  // scales as stored
 };
 
 template <class W> STEP Unit<W> zero_unit() { return Unit<W>{{0, 0, 0, 0}, {0, 0}, 0, 0, 0}; }
 
-// The sections of a codebook of unit u.
+// Loads the codebook sections of unit u.
 template <class W> STEP void load_vectors(Unit<W>& t, const u8* row, u32 u) {
     if constexpr (W::VECTOR == 8) {
         t.c2[0] = load4_once(row + W::INDEX_AT + 4 * u);
@@ -107,7 +107,7 @@ template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT 
     }
 }
 
-// Unit u (below UNITS) of the row record at `row`.
+// Loads unit u (below UNITS) of the row record at `row`.
 template <class W> STEP Unit<W> load_unit(const u8* row, u32 u) {
     Unit<W> t = zero_unit<W>();
     if constexpr (PLAIN<W> || W::C8 != NONE || W::C4 != NONE) {
@@ -122,7 +122,7 @@ template <class W> STEP Unit<W> load_unit(const u8* row, u32 u) {
         }
         if constexpr (W::C1 != NONE) t.c1 = load4_once(row + W::C1 + 4 * u);
         if constexpr (CODEBOOK<W>) load_vectors<W>(t, row, u);
-        u32 g = W::UNIT == 16 ? u / 2 : u;  // groups of 32 weights, also if a unit has 16
+        u32 g = W::UNIT == 16 ? u / 2 : u;  // index of the group of 32 weights
         if constexpr (W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16)
             t.group = row[W::GROUPS_AT + g];
         else if constexpr (W::GROUPS != Groups::None && W::GROUPS != Groups::InSigns &&
@@ -202,7 +202,7 @@ template <class W> STEP Factors unit_factors(const Unit<W>& t) {
         f.scale[0] = f.scale[1] = d * (float)(2 * (t.c1 >> 28) + 1);
     } else if constexpr (W::GROUPS == Groups::InHigh) {
         f.scale[0] = f.scale[1] = d * (float)(2 * ((t.big[0] >> 12) & 7) + 1);
-    } else if constexpr (W::GROUPS == Groups::Ue4m3) {  // halved: the table is doubled
+    } else if constexpr (W::GROUPS == Groups::Ue4m3) {  // halved, because the table is doubled
         f.scale[0] = 0.5f * ue4m3(t.group & 255), f.scale[1] = 0.5f * ue4m3(t.group >> 8);
     }
     return f;
