@@ -1,12 +1,13 @@
-// attention.h: softmax(q kᵀ · scale) v in one pass over the keys, on matrix units (mma.h), for
-// halves with sums in f32. The scores stay in registers.
+// attention.h: softmax(q kᵀ · scale) v in one pass over the keys, on matrix units (mma.h), for f16
+// and bf16 with sums in f32. Scores stay in registers.
 //
-// The text before this file has Numbers (n[0] queries, n[1] keys, n[2] width, n[3] batches, n[4]
-// the scale as bits of an f32), Query, Key and Value with batch(p, z) and own(p, row): the place of
-// a row, whose elements are neighbours and start at a multiple of sixteen bytes; and Shape:
+// The generated source before this file defines Numbers (n[0] queries, n[1] keys, n[2] width, n[3]
+// batches, n[4] the scale as bits of an f32), Shape, and Query, Key and Value. In these,
+// batch(p, z) + own(p, row) is the offset of a row, whose elements are contiguous and start at a
+// multiple of 16 bytes. Shape:
 //   In       f16, or bf16 on NVIDIA
 //   WIDTH    64 or 128, at least the width, which is a multiple of 8
-//   MI       products of sixteen queries in a wave
+//   MI       matrix products, of sixteen queries each, in a wave
 //   STAGES   tiles of keys and values in shared memory
 //   CAUSAL   query i sees keys 0 … i
 // A block has 16 · MI queries for each wave. The result is packed: (batch, queries, width).
@@ -31,12 +32,12 @@ template <class S> struct Attention {
     static constexpr u32 DK = WIDTH / MMA_K, SN = BK / MMA_N, ON = WIDTH / MMA_N;
     static_assert(BK % MMA_K == 0 && (WIDTH == 64 || WIDTH == 128), "whole products");
 
-    // Rows of WIDTH halves: blocks of 64 columns one after another.
+    // Offset in rows of WIDTH elements, which are stored as blocks of 64 columns.
     STEP u32 wide_at(u32 rows, u32 row, u32 col) {
         return col / 64 * rows * 64 + tile_at(row, col % 64);
     }
 
-    // Starts to copy rows from `first` on; rows and columns outside are zeros.
+    // Starts to copy rows from `first` on. Rows and columns outside the tensor are zeros.
     template <class Side, u32 ROWS>
     STEP void bring(const Numbers& p, u16* to, const u16* from, u32 first, u32 rows) {
         UNROLL for (u32 i = 0; i < CEIL_DIV(ROWS * (WIDTH / 8), KJ_BLOCK); i++) {
@@ -54,7 +55,7 @@ template <class S> struct Attention {
                   u8* pool) {
         const u32 queries = (u32)p.n[0], keys = (u32)p.n[1], width = (u32)p.n[2];
         const u32 tiles = CEIL_DIV(queries, BQ), batch = block_id() / tiles;
-        // The last queries see most keys: they go first.
+        // The last queries come first, because they see the most keys.
         const u32 q0 = (tiles - 1 - block_id() % tiles) * BQ;
         const float factor = as_f32((u32)p.n[4]) * 1.4426950408889634f;
         const u16* ks_from = (const u16*)k + Key::batch(p, batch);
@@ -80,7 +81,7 @@ template <class S> struct Attention {
         u32 stage = 0;
         for (u32 j0 = 0; j0 < last; j0 += BK) {
             copy_wait(0);
-            block_sync();  // this tile is there; all are done with the one before
+            block_sync();  // this tile has arrived, and all waves have read the previous one
             const u32 next = STAGES == 2 ? stage ^ 1 : 0;
             if (STAGES == 2 && j0 + BK < last) fetch(j0 + BK, next);
             const u16* kt = ks + stage * BK * WIDTH;
@@ -133,7 +134,7 @@ template <class S> struct Attention {
                         out[i][n].v[e] *= shrink[acc_slot(e)];
             }
 #if !MMA_ACC_IS_A
-            // Through shared memory: this wave's rows of one tile.
+            // Shared memory for this wave's results: its rows of one tile.
             u16* mine = vs + STAGES * BK * WIDTH + wave_row * 64;
             wave_sync();
             UNROLL for (u32 i = 0; i < MI; i++)
@@ -167,7 +168,8 @@ template <class S> struct Attention {
             stage = next;
         }
         copy_wait(0);
-        // Through the wave's own rows of the queries' tile, so that stores are sixteen bytes.
+        // Results pass through this wave's rows of the queries' tile, so that 16 bytes are stored
+        // at a time.
         wave_sync();
         UNROLL for (u32 i = 0; i < MI; i++) {
             float inverse[MMA_ROWS];

@@ -1,9 +1,10 @@
-// attention_wgmma.h: attention.h for sm_90a, on the asynchronous matrix units. Of three groups of
-// four warps one brings keys and values by the copy engine, and two have 64 queries each. While a
-// group's weights are computed, its next scores and its last values are multiplied.
+// attention_wgmma.h: attention.h for sm_90a, on the asynchronous matrix units. There are three
+// groups of four warps. One loads keys and values by the copy engine, the other two have 64 queries
+// each. While a group computes probabilities, the matrix units compute its next scores and its
+// previous values.
 //
-// The numbers of attention.h, and n[5] … n[7]: 1, or 0 if all batches share queries, keys, values.
-// Shape: In, WIDTH, CAUSAL.
+// Numbers: as in attention.h, and n[5] … n[7]: 0 if all batches share queries, keys, values,
+// otherwise 1. Shape: In, WIDTH, CAUSAL.
 #pragma once
 #include "attention.h"
 #include "product_wgmma.h"
@@ -17,7 +18,7 @@
     if constexpr (N == 64) HELD_PRODUCT(64, R32, D32(0), 32, 33, 34, 35, 36, 37, type); \
     else HELD_PRODUCT(128, R64, D64(0), 64, 65, 66, 67, 68, 69, type)
 
-// d[64 × N] += A · B, 16 deep: A in registers, B a transposed tile.
+// d[64 × N] += A · B with depth 16. A is in registers, B is a transposed tile.
 template <u32 N> STEP void held_products(float (&d)[N / 2], const u32 (&a)[4], u64 b, f16) {
     static_assert(N == 64 || N == 128, "a width that is spelled out");
     HELD_PRODUCTS("f16");
@@ -33,7 +34,7 @@ template <class S> struct AttentionWgmma {
     struct Shared { u64 query, full_k[2], full_v[2], empty_k[2], empty_v[2]; };
     static_assert(KJ_BLOCK == 384 && (WIDTH == 64 || WIDTH == 128), "roles");
 
-    // 128 rows of WIDTH halves: blocks of 64 columns one after another.
+    // Starts to copy 128 rows of WIDTH elements, as blocks of 64 columns.
     STEP void bring(u16* to, const TensorMap* map, u32 row, u32 z, u64* barrier) {
         barrier_arrive_expect(barrier, 2 * 128 * WIDTH);
         UNROLL for (u32 c = 0; c < WIDTH; c += 64)
@@ -44,7 +45,7 @@ template <class S> struct AttentionWgmma {
                   const TensorMap* v, u8* pool, Shared& lds) {
         const u32 queries = (u32)p.n[0], keys = (u32)p.n[1], width = (u32)p.n[2];
         const u32 tiles = CEIL_DIV(queries, BQ), batch = block_id() / tiles;
-        // The last queries see most keys: they go first.
+        // The last queries come first, because they see the most keys.
         const u32 q0 = (tiles - 1 - block_id() % tiles) * BQ;
         const u32 last = S::CAUSAL ? min_u32(keys, q0 + BQ) : keys, steps = CEIL_DIV(last, BK);
         u16* qs = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);
@@ -74,7 +75,7 @@ template <class S> struct AttentionWgmma {
         }
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         const u32 group = thread_id() / 128 - 1, t = thread_id() % 128, lane = t % 32;
-        u16* mine = qs + group * 64 * 64;  // rows of each block of 64 columns
+        u16* mine = qs + group * 64 * 64;  // this group's rows of each block of 64 columns
         const float factor = as_f32((u32)p.n[4]) * 1.4426950408889634f;
         const u32 row0 = q0 + group * 64 + t / 32 * 16 + lane / 4;  // this lane's first row
         float score[BK / 2], out[WIDTH / 2];
@@ -91,7 +92,8 @@ template <class S> struct AttentionWgmma {
                     tile_descriptor(kt + d / 64 * (BK * 64), d % 64), d > 0, In{});
             products_commit();
         };
-        // The weights of tile i in `score`; returns by how much the sums so far shrink.
+        // Replaces the scores of tile i by probabilities. Sets `shrink`, the factor of the sums so
+        // far.
         auto soften = [&](u32 i, float (&shrink)[2]) {
             const u32 j0 = i * BK;
             const bool inside =
@@ -105,7 +107,8 @@ template <class S> struct AttentionWgmma {
             UNROLL for (u32 e = 0; e < BK / 2; e++)
                 high[e / 2 % 2] = max_f32(high[e / 2 % 2], score[e]);
             UNROLL for (u32 r = 0; r < 2; r++) {
-                // Of the scaled scores; the factor may be negative only if all scores are one.
+                // Maximum of the scaled scores. A negative factor occurs only if all scores are
+                // equal.
                 high[r] = max_f32(most[r], group_max(high[r], 4) * factor);
                 shrink[r] = exp2_hw(most[r] - high[r]);
                 most[r] = high[r];
@@ -136,7 +139,8 @@ template <class S> struct AttentionWgmma {
         float shrink[2];
         soften(0, shrink);
         pack();
-        // The last values wait for the end: without a branch in between the units go on.
+        // The last tile of values is multiplied after the loop, so that the loop has no branch
+        // between products.
         for (u32 i = 0; i + 1 < steps; i++) {
             scores(i + 1);
             values(i);
@@ -150,7 +154,8 @@ template <class S> struct AttentionWgmma {
         }
         values(steps - 1);
         products_wait(0);
-        // Through this group's rows of the queries, so that stores are sixteen bytes.
+        // Results pass through this group's rows of the queries, so that 16 bytes are stored at a
+        // time.
         part_sync(group + 1, 128);
         UNROLL for (u32 r = 0; r < 2; r++) {
             const float inverse = 1.0f / group_sum(sum[r], 4);

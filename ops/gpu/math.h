@@ -1,11 +1,12 @@
-// math.h: the functions of tensors' kernels that no bare compiler has, in f64: exp, logarithms,
-// circular and hyperbolic functions, erf, powers. f32 and halves of those that math32.h lacks are
-// computed here and rounded once, which is right but for rare half-way cases; f64 is within 4 units
-// in the last place, pow within 2^-43. Circular functions are for sizes below 2^40. One text for
-// every compiler, so one result.
+// math.h: functions in f64 that a compiler without a library does not have: exp, logarithms,
+// trigonometric and hyperbolic functions, erf, powers. For functions that math32.h lacks, f32, f16
+// and bf16 are computed here and rounded once, which is exact except in rare half-way cases. f64 is
+// within 4 units in the last place, pow within a relative error of 2^-43. Trigonometric functions
+// need |x| below 2^40. All compilers use this source, so results are equal everywhere.
 #pragma once
 #include "kjit.h"
-// No product and sum become one rounding: results are those of the CPU, and of any grouping.
+// A product and a sum are never contracted to one rounding, so results equal the CPU's and do not
+// depend on fusion.
 #if !defined(KJ_NVIDIA) && defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #endif
@@ -28,7 +29,7 @@ STEP u64 m_bits(f64 x) { return (u64)__double_as_longlong(x); }
 STEP f64 m_from(u64 b) { return __longlong_as_double((i64)b); }
 #else
 STEP f64 m_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
-#if defined(KJ_SIMULATED) && defined(__x86_64__)  // there is no C library to set errno in
+#if defined(KJ_SIMULATED) && defined(__x86_64__)  // no C library, so no errno
 STEP f64 m_sqrt(f64 x) { f64 r; asm("sqrtsd %1, %0" : "=x"(r) : "x"(x)); return r; }
 #else
 STEP f64 m_sqrt(f64 x) { return __builtin_sqrt(x); }
@@ -42,7 +43,7 @@ STEP f64 m_add(f64 a, f64 b) { return a + b; }
 STEP f64 m_mul(f64 a, f64 b) { return a * b; }
 STEP float m_add(float a, float b) { return a + b; }
 STEP float m_mul(float a, float b) { return a * b; }
-#else  // the simulated device's compiler knows no such pragma: a product is put down before a sum
+#else  // this compiler has no such pragma: a product is stored before a sum
 STEP f64 m_add(f64 a, f64 b) { return a + b; }
 STEP f64 m_mul(f64 a, f64 b) { f64 v = a * b; asm("" : "+x"(v)); return v; }
 STEP float m_add(float a, float b) { return a + b; }
@@ -60,9 +61,9 @@ STEP f64 m_inf() { return m_from(0x7ff0000000000000ull); }
 STEP f64 m_nan() { return m_from(0x7ff8000000000000ull); }
 STEP bool m_isnan(f64 x) { return x != x; }
 STEP bool m_isinf(f64 x) { return m_abs(x) == m_inf(); }
-STEP f64 m_two(i32 n) { return m_from((u64)(n + 1023) << 52); }  // 2^n, of a normal result
+STEP f64 m_two(i32 n) { return m_from((u64)(n + 1023) << 52); }  // 2^n; the result must be normal
 
-// What a division leaves, exactly: multiples of y that are powers of 2 are taken away.
+// The exact remainder of a division: subtracts y times powers of 2.
 STEP f64 m_fmod(f64 x, f64 y) {
     f64 a = m_abs(x), b = m_abs(y);
     if (m_isnan(x) || m_isnan(y) || b == 0.0 || a == m_inf()) return m_nan();
@@ -81,7 +82,7 @@ STEP f64 m_fmod(f64 x, f64 y) {
 #define M_LN2_LOW 1.90821492927058770002e-10
 #define M_PI 3.141592653589793
 
-// x / 1! + x^2 / 2! + …, of |x| below 0.36.
+// e^x − 1 = x / 1! + x^2 / 2! + …, for |x| below 0.36.
 STEP f64 m_expm1_near(f64 x) {
     f64 p = 1.0 / 87178291200.0;
     p = m_fma(p, x, 1.0 / 6227020800.0);
@@ -105,14 +106,14 @@ STEP f64 m_exp(f64 x) {
     f64 n = m_round(x * 1.4426950408889634);
     f64 r = m_fma(-n, M_LN2_LOW, m_fma(-n, M_LN2_HIGH, x));
     i32 k = (i32)n, half = k / 2;
-    // In two steps: 2^k may be subnormal, or beyond the greatest.
+    // Two factors, because 2^k may be subnormal or overflow.
     return (1.0 + m_expm1_near(r)) * m_two(half) * m_two(k - half);
 }
 STEP f64 m_expm1(f64 x) {
     if (m_abs(x) < 0.35) return x == 0.0 ? x : m_expm1_near(x);
     return m_exp(x) - 1.0;
 }
-// The exponent of x, and log of what is left, within [-log(2) / 2, log(2) / 2].
+// Sets the exponent of x, and returns log of its mantissa, in [-log(2) / 2, log(2) / 2].
 STEP f64 m_log_parts(f64 x, f64& exponent) {
     i32 e = 0;
     if (x < 2.2250738585072014e-308) { x *= 18014398509481984.0; e = -54; }
@@ -182,7 +183,7 @@ STEP f64 m_cos_near(f64 x) {
     p = m_fma(p, s, -0.5);
     return m_fma(p, s, 1.0);
 }
-// sin (turn 0) or cos (turn 1): quarters of the circle are counted off.
+// sin (turn 0) or cos (turn 1). x is reduced by multiples of π/2.
 STEP f64 m_circle(f64 x, u32 turn) {
     if (m_isnan(x) || m_isinf(x)) return m_nan();
     if (turn == 0 && x == 0.0) return x;
@@ -250,7 +251,7 @@ STEP f64 m_atanh(f64 x) {
     if (a > 1.0) return m_nan();
     return m_copysign(a == 1.0 ? m_inf() : 0.5 * m_log1p(2.0 * a / (1.0 - a)), x);
 }
-// exp(-x^2) 2 / sqrt(pi) times the sum of 2^n x^(2n + 1) / (2n + 1)!!, all terms positive.
+// erf(x) = exp(-x^2) · 2 / sqrt(pi) · Σ 2^n x^(2n + 1) / (2n + 1)!!. All terms are positive.
 STEP f64 m_erf(f64 x) {
     if (m_isnan(x)) return x;
     f64 a = m_abs(x);
@@ -273,7 +274,7 @@ STEP f64 m_pow(f64 x, f64 y) {
     }
     if (x < 0.0 && !whole) return m_nan();
     f64 v;
-    if (whole && m_abs(y) <= 64.0) {  // by squares: small integers are exact
+    if (whole && m_abs(y) <= 64.0) {  // by squaring: powers of small integers are exact
         v = 1.0;
         f64 base = a;
         for (u32 n = (u32)m_abs(y); n != 0; n >>= 1) { if (n & 1) v *= base; base *= base; }

@@ -1,8 +1,8 @@
-// math32.h: the functions of math.h that f32 computes without f64, which consumer cards run at a
-// 32nd or a 64th of the rate. Errors are below 2 units in the last place, those of log10, log1p,
-// tan, tanh, sinh and cosh below 4 (ops/tests/it/elements.rs measures f32 against f64). One text
-// without contraction, so one result on all GPUs: a product that a sum reads is m_mul or an fma.
-// Coefficients are minimax fits; behind each is the fit's error.
+// math32.h: functions of math.h for f32 without f64, which consumer cards compute at 1/32 or 1/64
+// of the rate. Errors are below 2 units in the last place; those of log10, log1p, tan, tanh, sinh
+// and cosh below 4 (ops/tests/it/elements.rs compares f32 with f64). Results are equal on all GPUs:
+// there is no contraction, because a product that is added is m_mul or an explicit fma.
+// Coefficients are minimax fits; the comment after the first one is the error of the fit.
 #pragma once
 #include "math.h"
 
@@ -32,11 +32,11 @@ STEP float m_copysign(float x, float s) {
 STEP bool m_isinf(float x) { return m_abs(x) == as_f32(0x7f800000u); }
 STEP float m_inf32() { return as_f32(0x7f800000u); }
 STEP float m_nan32() { return as_f32(0x7fc00000u); }
-STEP float m_two32(i32 n) { return as_f32((u32)(n + 127) << 23); }  // of a normal result
+STEP float m_two32(i32 n) { return as_f32((u32)(n + 127) << 23); }  // 2^n, normal
 
-// x = k log 2 + r with |r| <= log(2) / 2; returns r. |x| is at most 105.
+// Splits x = k log 2 + r with |r| <= log(2) / 2, sets k, returns r. |x| must be at most 105.
 STEP float m_exp_rest(float x, i32& k) {
-    const float magic = 12582912.0f;  // 1.5 · 2^23: its sum's last bits are the nearest integer
+    const float magic = 12582912.0f;  // 1.5 · 2^23: rounds to an integer
     const float t = fma_f32(x, 1.442695022f, magic), n = m_add(t, -magic);
     k = (i32)(as_u32(t) - 0x4b400000u);
     return fma_f32(-n, 1.428606765e-06f, fma_f32(-n, 0.693145752f, x));
@@ -44,13 +44,13 @@ STEP float m_exp_rest(float x, i32& k) {
 STEP float m_exp(float x) {
     i32 k;
     const float r = m_exp_rest(min_f32(max_f32(x, -105.0f), 89.0f), k);
-    float q = 1.395073952e-03f;  // 2^-28 of e^r
+    float q = 1.395073952e-03f;  // error 2^-28 of e^r
     q = fma_f32(q, r, 8.369024843e-03f);
     q = fma_f32(q, r, 4.166620225e-02f);
     q = fma_f32(q, r, 1.666651815e-01f);
     q = fma_f32(q, r, 0.5f);
     const float e = m_add(fma_f32(m_mul(q, r), r, r), 1.0f);
-    // In two steps: 2^k may be subnormal, or beyond the greatest.
+    // Two factors, because 2^k may be subnormal or overflow.
     const i32 half = k >> 1;
     const float v = m_mul(m_mul(e, m_two32(half)), m_two32(k - half));
     return x != x ? x : v;
@@ -69,8 +69,8 @@ STEP float m_expm1(float x) {
     return x == 0.0f || x != x ? x : x > 87.0f ? m_exp(x) : v;
 }
 
-// The exponent of a positive, finite x, and log of what is left, in [-log(2) / 2, log(2) / 2], as
-// the sum of what is returned and `low`.
+// Sets the exponent of a positive, finite x. Log of its mantissa, in [-log(2) / 2, log(2) / 2], is
+// the sum of the result and `low`.
 STEP float m_log_parts(float x, float& exponent, float& low) {
     i32 e = 0;
     if (x < 1.17549435e-38f) { x = m_mul(x, 8388608.0f); e = -23; }
@@ -89,7 +89,7 @@ STEP float m_log_parts(float x, float& exponent, float& low) {
     low = fma_f32(-0.5f, s, m_mul(m_mul(p, f), s));
     return f;
 }
-// log of 0, of negative numbers, of infinity and of NaN; 1 for others.
+// log of 0, of a negative number, of infinity or of NaN; 1 for other x.
 STEP float m_log_special(float x) {
     return x != x || x == m_inf32() ? x : x == 0.0f ? -m_inf32() : x < 0.0f ? m_nan32() : 1.0f;
 }
@@ -117,7 +117,8 @@ STEP float m_log1p(float x) {
     return m_log_usual(u) ? m_add(l, -(m_add(m_add(u, -1.0f), -x) / u)) : l;
 }
 
-// The quarter of the circle that x is nearest to, and the distance from it. |x| < 2^15.
+// Sets the nearest multiple of π/2 as a number `quarter`, and returns x minus that multiple. |x| <
+// 2^15.
 STEP float m_circle_rest(float x, u32& quarter) {
     const float n = m_round(m_mul(x, 0.636619772f));
     quarter = (u32)(i32)n;
@@ -140,7 +141,7 @@ STEP float m_cos_near(float r) {
     p = fma_f32(p, s, 4.166664556e-02f);
     return m_add(fma_f32(m_mul(p, s), s, m_mul(-0.5f, s)), 1.0f);
 }
-// sin (turn 0) or cos (turn 1); far from 0 by f64.
+// sin (turn 0) or cos (turn 1). Large |x| are computed in f64.
 STEP float m_circle(float x, u32 turn) {
     if (!(m_abs(x) < 32768.0f)) return (float)m_circle((f64)x, turn);
     u32 q;
@@ -175,10 +176,10 @@ STEP float m_tanh(float x) {
     return x != x ? x : m_copysign(e / m_add(e, 2.0f), x);
 }
 
-// x P(x²) below 1; above, 1 - exp(-t Q(t)) by the polynomial of log erfc.
+// |x| below 1: x · P(x²). Otherwise 1 − exp(−t · Q(t)), with the polynomial of log erfc.
 STEP float m_erf(float x) {
     const float a = m_abs(x), s = m_mul(x, x);
-    float p = 7.889114931e-05f;  // 2^-29.7 of erf(x) / x
+    float p = 7.889114931e-05f;  // error 2^-29.7 of erf(x) / x
     p = fma_f32(p, s, -8.020840469e-04f);
     p = fma_f32(p, s, 5.189535208e-03f);
     p = fma_f32(p, s, -2.685444430e-02f);
@@ -186,7 +187,7 @@ STEP float m_erf(float x) {
     p = fma_f32(p, s, -3.761262596e-01f);
     p = fma_f32(p, s, 1.283791661e-01f);
     const float t = min_f32(a, 4.0f);
-    float l = 1.855725859e-04f;  // 2^-29.9 of erfc(t)
+    float l = 1.855725859e-04f;  // error 2^-29.9 of erfc(t)
     l = fma_f32(l, t, -2.939593047e-03f);
     l = fma_f32(l, t, 2.180526033e-02f);
     l = fma_f32(l, t, -1.030372456e-01f);

@@ -1,14 +1,14 @@
-// ops.h: the primitives of tensors' kernels, each of one name for every dtype that it takes. As on
-// the CPU: integers wrap, dividing one by zero gives 0, halves are computed in f32 and rounded
-// after each operation.
+// ops.h: the primitives of tensor kernels. A primitive has one name for all dtypes. As on the CPU,
+// integers wrap, an integer divided by zero gives 0, and f16 and bf16 are computed in f32 and
+// rounded after each operation.
 #pragma once
 #include "math32.h"
 
-// What a register of a half is: an f32 whose value the half has.
+// Rounds to f16 or bf16. Registers hold the rounded value as f32.
 STEP float round_half(float v) { return load(round_f16(v)); }
 STEP float round_bfloat(float v) { return load(round_bf16(v)); }
 
-// Integers, by 64 bits without a sign: what runs over is cut off.
+// Integer operations, by unsigned 64-bit arithmetic, truncated to T.
 #define OP_INT(T, SIGNED)                                                                         \
     STEP T op_add(T a, T b) { return (T)((u64)a + (u64)b); }                                      \
     STEP T op_subtract(T a, T b) { return (T)((u64)a - (u64)b); }                                 \
@@ -56,9 +56,9 @@ OP_INT(u16, false)
 OP_INT(u32, false)
 OP_INT(u64, false)
 
-STEP u8 op_not(u8 a) { return a ^ 1; }  // of a bool
+STEP u8 op_not(u8 a) { return a ^ 1; }  // a is 0 or 1
 
-// The lesser and the greater: NaN if either is NaN, and -0 is below 0.
+// Minimum and maximum: NaN if either argument is NaN; -0 is less than 0.
 template <class T> STEP T m_min(T a, T b) {
     return a < b || a != a || (a == b && m_signed(a)) ? a : b;
 }
@@ -131,7 +131,7 @@ STEP f64 op_nextafter(f64 a, f64 b) {
     return m_from((a < b) == (a > 0) ? m_bits(a) + 1 : m_bits(a) - 1);
 }
 
-// A float as an integer: toward zero, limited to its range, NaN as 0.
+// Converts a float to an integer: toward zero, saturating, NaN to 0.
 template <class T> struct Limits;
 #define OP_LIMITS(T, LOW, HIGH, ABOVE)                                                            \
     template <> struct Limits<T> {                                                                \
@@ -154,7 +154,7 @@ template <class T> STEP T from_float(f64 v) {
     return (T)v;
 }
 
-// Philox 4x32-10: the word that belongs to a counter.
+// Philox 4x32-10: the random word of a counter.
 STEP u32 random_bits(u64 key, u64 counter) {
     u32 k0 = (u32)key, k1 = (u32)(key >> 32);
     u64 block = counter >> 2;

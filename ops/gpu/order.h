@@ -1,9 +1,9 @@
-// order.h: cumulative sums and products, sorting, scattering. Every result follows from the inputs
-// alone: no order of blocks or atomics shows in it.
+// order.h: cumulative sums and products, sorting, scattering. Results are deterministic: they do
+// not depend on the order of blocks or atomics.
 #pragma once
 #include "ops.h"
 
-// The accumulator's value of an element, and back.
+// Converts an element to the type of the accumulator; `Narrow` converts back.
 STEP f64 wide_of(float v) { return v; }
 STEP f64 wide_of(f64 v) { return v; }
 STEP f64 wide_of(f16 v) { return load(v); }
@@ -14,14 +14,14 @@ template <> struct Narrow<f16, f64> { STEP f16 of(f64 v) { return round_f16((flo
 template <> struct Narrow<bf16, f64> { STEP bf16 of(f64 v) { return round_bf16((float)v); } };
 
 // ----------------------------------------------------------------------- cumulative sums, products
-constexpr u32 SCAN_ITEMS = 8;  // of a thread
+constexpr u32 SCAN_ITEMS = 8;  // elements per thread
 constexpr u32 SCAN_TILE = KJ_BLOCK * SCAN_ITEMS;
 
 template <class T, class A, bool PRODUCT> struct Scan {
     STEP A join(A a, A b) { return PRODUCT ? op_multiply(a, b) : op_add(a, b); }
     STEP A none() { return PRODUCT ? (A)1 : (A)0; }
 
-    // The join of a block's values; all threads get it.
+    // Reduces the values of a block; all threads get the result.
     STEP A all(A* lanes, A own) {
         const u32 t = thread_id();
         lanes[t] = own;
@@ -35,8 +35,8 @@ template <class T, class A, bool PRODUCT> struct Scan {
         return own;
     }
 
-    // chunks 0: a thread scans a row. 1: a block does. Otherwise a block scans a chunk of a row, in
-    // a second launch (`finish`) after one that writes the chunks' sums.
+    // chunks 0: a thread scans a row. 1: a block scans a row. Otherwise a block scans a chunk of a
+    // row, in a second launch (`finish`); the first launch writes the sums of the chunks.
     STEP void step(T* to, A* sums, const T* from, i64 rows, i64 row, i64 chunk, u32 chunks,
                    bool finish) {
         const u32 t = thread_id();
@@ -100,7 +100,7 @@ template <class T, class A, bool PRODUCT> struct Scan {
 };
 
 // ----------------------------------------------------------------------------------------- sorting
-// Keys in the order of the elements: NaN last, -0 equal to 0.
+// Integer keys in the order of the elements: NaN last, -0 equal to 0.
 STEP u32 sort_half(u32 bits, u32 infinity) {
     if ((bits & 0x7fffu) > infinity) return 0xffffu;
     if (bits == 0x8000u) bits = 0;
@@ -129,15 +129,15 @@ STEP u32 sort_key(u16 v) { return v; }
 STEP u32 sort_key(u32 v) { return v; }
 STEP u64 sort_key(u64 v) { return v; }
 
-constexpr u32 SORT_SMALL = 2048;  // elements that a block sorts in its memory
+constexpr u32 SORT_SMALL = 2048;  // elements that a block sorts in shared memory
 constexpr u32 SORT_ROUNDS = 16;
 constexpr u32 SORT_TILE = KJ_BLOCK * SORT_ROUNDS;
 static_assert(KJ_BLOCK == 256, "a thread has a digit of eight bits");
 
-// `flip` has the key's bits for a descending order, otherwise none.
+// `flip`: all bits of the key for descending order, otherwise 0.
 template <class T, class K> struct Sort {
-    // A bitonic network over pairs of key and index, for rows of SORT_SMALL elements at most.
-    // `wide` is the power of two that a row is padded to.
+    // Bitonic sort of pairs (key, index), for rows of at most SORT_SMALL elements. `wide` is the
+    // length of a row rounded up to a power of two.
     STEP void small(i64* to, const T* from, i64 rows, u32 row, u32 wide, K flip) {
         LDS_ARRAY(K, keys, SORT_SMALL);
         LDS_ARRAY(u32, ids, SORT_SMALL);
@@ -174,7 +174,7 @@ template <class T, class K> struct Sort {
         }
     }
 
-    // A pass of a radix sort by eight bits: numbers of each digit in each tile.
+    // First part of a radix-sort pass of eight bits: counts each digit in each tile.
     STEP void count(u32* counts, const T* from, const K* keys, i64 row, u32 tiles, u32 shift,
                     K flip, bool first) {
         LDS_ARRAY(u32, bins, 256);
@@ -192,7 +192,8 @@ template <class T, class K> struct Sort {
         counts[(own * 256 + t) * tiles + tile] = bins[t];
     }
 
-    // The pass's stable move. `ends` are the cumulative sums of `counts` over digits and tiles.
+    // Second part: moves the elements, in stable order. `ends`: cumulative sums of `counts` over
+    // digits and tiles.
     STEP void move(i64* to, K* keys_to, u32* ids_to, const T* from, const K* keys, const u32* ids,
                    const u32* counts, const u32* ends, i64 row, u32 tiles, u32 shift, K flip,
                    bool first, bool last) {
@@ -213,7 +214,7 @@ template <class T, class K> struct Sort {
                 key = first ? (K)(sort_key(from[start + k]) ^ flip) : keys[start + k];
                 if (!first) id = ids[start + k];
             }
-            // The lanes of the wave with this digit.
+            // Finds the lanes of the wave that have this digit.
             const u32 digit = (u32)(key >> shift) & 255u;
             u64 equal = wave_ballot(inside);
             for (u32 bit = 0; bit < 8; bit++) {

@@ -1,26 +1,26 @@
-// product.h: C[m, n] = sum over k of left[m, k] · right[n, k], for each batch. Elements are where
-// index functions say: those of transposes, batches, broadcasts and the windows of convolutions.
-// The text before this file has:
-//   Numbers                      the numbers of a launch: n[0] rows, n[1] columns, n[2] depth
+// product.h: C[m, n] = Σ_k left[m, k] · right[n, k], for each batch. Index functions give the
+// offsets of elements, so operands may be transposed, broadcast, or windows of a convolution. The
+// generated source before this file defines:
+//   Numbers                      arguments of a launch: n[0] rows, n[1] columns, n[2] depth
 //   Shape::BM, BN                rows and columns of a block
 //   Shape::WAVES_M, WAVES_N, STAGES  (ProductMma) waves of a block, tiles in shared memory
-//   Shape::In                    an element of both operands
-//   Shape::Left, Right           the operands: LIE, and the offsets batch(p, z), own(p, i) (i: row
-//                                or column of C) and depth(p, k), whose sum is an element's place
-// `give(z, row, col, v)`: the element that is stored of the result v of batch z. It is called for
-// elements inside alone, several before their stores, so that what it reads arrives together.
+//   Shape::In                    the element type of both operands
+//   Shape::Left, Right           the operands: LIE, and batch(p, z) + own(p, i) + depth(p, k), the
+//                                offset of an element (i: row or column of C)
+// `give(z, row, col, v)` converts a result v of batch z to the stored element. It is called only
+// for elements inside C, and for several elements before their stores, so that its loads overlap.
 //
-// LIE, how an operand's elements lie:
-//   LIE_DEPTHS  sixteen bytes along the depth are neighbours and aligned
-//   LIE_ROWS    sixteen bytes along the other axis are neighbours and aligned
-//   LIE_ACROSS  single elements, read across the rows by neighbouring threads
-//   LIE_ALONG   single elements, read along the depth by neighbouring threads
+// LIE, the layout of an operand:
+//   LIE_DEPTHS  16 bytes along the depth are contiguous and aligned
+//   LIE_ROWS    16 bytes along the other axis are contiguous and aligned
+//   LIE_ACROSS  single elements; neighbouring threads read successive rows
+//   LIE_ALONG   single elements; neighbouring threads read successive depths
 #pragma once
 
 constexpr u32 LIE_DEPTHS = 0, LIE_ROWS = 1, LIE_ACROSS = 2, LIE_ALONG = 3;
 
-// Unroll factors of loops over the depth of a tile: of all steps at once LLVM hoists the loads, and
-// spilled up to 188 registers on gfx1100.
+// Unroll factors of loops over the depth of a tile. If they are fully unrolled, LLVM hoists all
+// loads: up to 188 registers spilled on gfx1100.
 #ifdef KJ_AMD
 #define DEPTH_UNROLL NO_UNROLL
 #define FMA_UNROLL _Pragma("unroll 2")
@@ -39,12 +39,12 @@ STEP bf16 narrow_bf16(float v) {
 #endif
 }
 
-// The batch, row tile and column tile of a block. Blocks that run together take eight row tiles of
-// a column tile, so that the second-level cache has the operands of both.
+// The batch, row tile and column tile of a block. Blocks that run concurrently have eight row tiles
+// of one column tile, so that their operands are in the L2 cache.
 struct ProductTile {
     u32 batch, row, col;
 };
-// The place of a result: its row-major index in (batch, m, n).
+// Row-major index of a result in (batch, m, n).
 STEP i64 result_at(const Numbers& p, u32 z, u32 row, u32 col) {
     return ((i64)z * (u32)p.n[0] + row) * (u32)p.n[1] + col;
 }
@@ -55,7 +55,7 @@ template <class S> STEP ProductTile product_tile(const Numbers& p, u32 block) {
     return ProductTile{batch, (first + rest % few) * S::BM, rest / few * S::BN};
 }
 
-// The type of sums, and what they are made of.
+// The type of sums for each element type.
 template <class In> struct SumOf { typedef float Type; };
 template <> struct SumOf<f64> { typedef f64 Type; };
 STEP f64 load(f64 v) { return v; }
@@ -63,9 +63,10 @@ STEP float fma_of(float a, float b, float c) { return fma_f32(a, b, c); }
 STEP f64 fma_of(f64 a, f64 b, f64 c) { return m_fma(a, b, c); }
 
 // --------------------------------------------------------------------- f32 and f64, without units
-// Blocks of 256 threads and BM × BM results; BN = BM. In shared memory a tile has a row for each of
-// DEPTH depths. A thread has T × T sums. For tiles of 32, four groups of 64 threads take a quarter
-// of the depths each and are summed at the end: small products are bound by the latency of loads.
+// A block has 256 threads and BM × BM results (BN = BM). In shared memory a tile has one row per
+// depth, for DEPTH depths. A thread has T × T sums. For tiles of 32, four groups of 64 threads have
+// a quarter of the depths each, and are summed at the end: the latency of loads limits small
+// products.
 template <class S> struct ProductFma {
     using Left = typename S::Left;
     using Right = typename S::Right;
@@ -83,7 +84,7 @@ template <class S> struct ProductFma {
         static constexpr u32 LIE = Side::LIE;
         const typename S::In* from;
         u32 first, rows, depth;
-        i64 own;  // LIE_ACROSS: of this thread's row
+        i64 own;  // LIE_ACROSS: offset of this thread's row
         Sum held[EACH];
 
         STEP Operand at(const Numbers& p, const typename S::In* base, u32 z, u32 first, u32 rows) {
@@ -94,15 +95,15 @@ template <class S> struct ProductFma {
             o.own = LIE == LIE_ACROSS ? Side::own(p, row) : 0;
             return o;
         }
-        // The offsets of a tile's depths, by the block's first threads; behind the last that of the
-        // last.
+        // Writes the offsets of a tile's depths. After the end of the depth, the last one is
+        // repeated.
         STEP void table(const Numbers& p, i64* to, u32 k0, u32 depth) {
             if (LIE == LIE_ACROSS && thread_id() < DEPTH)
                 to[thread_id()] = Side::depth(p, min_u32(k0 + thread_id(), depth - 1));
         }
     };
 
-    // Row and depth of the i-th element (or four elements) of a thread, in a tile.
+    // Row (and depth, below) in a tile of the i-th element, or group of four elements, of a thread.
     template <u32 LIE> STEP u32 row_of(u32 i) {
         const u32 c = thread_id() + i * 256;
         return LIE == LIE_DEPTHS ? c / (DEPTH / 4)
@@ -132,7 +133,7 @@ template <class S> struct ProductFma {
         } else {
             UNROLL for (u32 i = 0; i < EACH; i++) {
                 const u32 row = o.first + row_of<LIE>(i), k = depth_of<LIE>(i);
-                // All loads go to elements that are there, without branches, so that they overlap.
+                // All loads are within the tensor and without branches, so that they overlap.
                 i64 at;
                 if constexpr (LIE == LIE_ACROSS) at = o.own + table[k];
                 else
@@ -164,7 +165,7 @@ template <class S> struct ProductFma {
         }
     }
 
-    // The i-th of a thread's rows (or columns) in a tile.
+    // Index in a tile of a thread's i-th row or column.
     STEP u32 place(u32 thread, u32 i) { return i / 4 * 64 + thread * 4 + i % 4; }
     STEP void take(Sum (&v)[T], const Sum* from, u32 thread) {
         UNROLL for (u32 i = 0; i < T; i += 4) {
@@ -196,7 +197,7 @@ template <class S> struct ProductFma {
             put(x, xs + step % 2 * TILE);
             put(y, ys + step % 2 * TILE);
         };
-        // Of 32 threads, four are below each other and eight are side by side.
+        // 32 threads are arranged as four rows of eight.
         const u32 group = GROUPS == 1 ? 0 : t / (256 / GROUPS), g = t % (256 / GROUPS);
         const u32 down = B == 32 ? g / 8 : g / 64 * 4 + g % 32 / 8;
         const u32 across = B == 32 ? g % 8 : g / 32 % 2 * 8 + g % 8;

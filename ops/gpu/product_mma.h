@@ -1,5 +1,6 @@
-// product_mma.h: the product of product.h on matrix units (mma.h), for halves with sums in f32.
-// Tiles of 64 depths in shared memory, STAGES of them; fetched STAGES - 1 steps before their use.
+// product_mma.h: the product of product.h on matrix units (mma.h), for f16 and bf16 with sums in
+// f32. Shared memory has STAGES tiles of 64 depths, which are loaded STAGES − 1 steps before their
+// use.
 #pragma once
 #include "mma.h"
 #include "product.h"
@@ -21,7 +22,8 @@ constexpr bool product_async = false;
 #endif
 STEP void mma_of(FragC& c, const FragA& a, const FragB& b, f16) { mma(c, a, b); }
 
-// A from a transposed tile: a row for each depth, its elements the result's rows.
+// Loads A from a transposed tile, which has one row per depth; its elements are the rows of the
+// result.
 STEP void load_a_t(FragA& a, const u16* tile, u32 k, u32 row) {
 #if KJ_MMA == 1
     const u32 l = lane_id();
@@ -44,14 +46,14 @@ template <class S> struct ProductMma {
     static_assert(MI * S::WAVES_M * MMA_M == BM && NI * S::WAVES_N * MMA_N == BN &&
                       S::WAVES_M * S::WAVES_N == kj_waves && BM % 64 == 0 && BN % 64 == 0,
                   "waves tile the block");
-    static constexpr u32 WIDE = BN + 4;  // of a row of results in shared memory
+    static constexpr u32 WIDE = BN + 4;  // stride of results in shared memory
     static_assert(BM * BN % (8 * KJ_BLOCK) == 0, "eight results of a thread at a time");
     static_assert(BM * WIDE * 4 <= STAGES * (BM + BN) * 128, "results fit where the tiles were");
 
-    // One operand: B rows of 64 depths in a tile. A tile of LIE_ROWS has a row for each depth,
-    // blocks of 64 columns one after another.
+    // One operand: B rows of 64 depths in a tile. With LIE_ROWS the tile has one row per depth, as
+    // blocks of 64 columns.
     template <class Side, u32 B> struct Operand {
-        static constexpr u32 LIE = Side::LIE, EACH = B * 8 / KJ_BLOCK;  // chunks of a thread
+        static constexpr u32 LIE = Side::LIE, EACH = B * 8 / KJ_BLOCK;  // chunks per thread
         static constexpr bool ASYNC = product_async && LIE < LIE_ACROSS;
         static_assert(EACH * KJ_BLOCK == B * 8 && KJ_BLOCK % B == 0, "threads share a tile evenly");
         const u16* from;
@@ -72,19 +74,19 @@ template <class S> struct ProductMma {
             }
             return o;
         }
-        // The offsets of a tile's depths, by the block's first threads; behind the last that of the
-        // last.
+        // Writes the offsets of a tile's depths. After the end of the depth, the last one is
+        // repeated.
         STEP void table(const Numbers& p, i64* to, u32 k0, u32 depth) {
             if (LIE == LIE_ACROSS && thread_id() < 64)
                 to[thread_id()] = Side::depth(p, min_u32(k0 + thread_id(), depth - 1));
         }
     };
 
-    // Starts to bring the tile of depths k0 … to shared memory, or to registers.
+    // Starts to load the tile of depths k0 … into shared memory or registers.
     template <class Side, u32 B>
     STEP void begin(const Numbers& p, Operand<Side, B>& o, u16* tile, u32 k0, const i64* table) {
         using O = Operand<Side, B>;
-        // All chunks of a thread are of the same depths.
+        // All chunks of a thread have the same depths.
         static_assert(KJ_BLOCK % 8 == 0, "a row of a tile has eight chunks");
         const u32 own_k = k0 + thread_id() % 8 * 8;
         const i64 deep =
@@ -110,7 +112,7 @@ template <class S> struct ProductMma {
                     o.held[4 * i + 2] = v.z, o.held[4 * i + 3] = v.w;
                 }
             } else if constexpr (O::LIE == LIE_ACROSS) {
-                // All loads go to elements that are there, without branches, so that they overlap.
+                // All loads are within the tensor and without branches, so that they overlap.
                 const u32 few = o.first + c % B < o.rows ? o.depth - min_u32(o.depth, k0) : 0;
                 const u32 first = c / B * 8;
                 u32 v[8];
@@ -142,7 +144,7 @@ template <class S> struct ProductMma {
         return LIE == LIE_ROWS ? row / 64 * 4096 + tile_at(k, row % 64) : tile_at(row, k);
     }
 
-    // Writes what `begin` has in registers.
+    // Writes to shared memory what `begin` loaded into registers.
     template <class Side, u32 B> STEP void end(const Operand<Side, B>& o, u16* tile) {
         using O = Operand<Side, B>;
         if constexpr (!O::ASYNC) {
@@ -201,7 +203,7 @@ template <class S> struct ProductMma {
         tables_of(0);
         for (u32 step = 0; step + 1 < STAGES; step++) {
             block_sync();
-            begin_both(step);  // depths behind the last are zeros
+            begin_both(step);  // depths after the last are zeros
             end_both(step);
             copy_commit();
         }

@@ -1,21 +1,23 @@
-// product_wgmma.h: the product of product.h for halves on sm_90a, on the asynchronous matrix units.
+// product_wgmma.h: the product of product.h for f16 and bf16 on sm_90a, on the asynchronous matrix
+// units.
 //
-// A block is persistent and takes tiles of 128 × BN one after another. Of three groups of four
-// warps one brings both operands by the copy engine (tensor maps), and two multiply, 64 rows each,
-// and store while the next tile's stages arrive. With Shape::APART the two take whole tiles in
-// turn, so that one multiplies while the other computes what follows the product and stores.
+// A block is persistent and computes tiles of 128 × BN one after another. There are three groups of
+// four warps. One loads both operands by the copy engine (tensor maps). The other two multiply, 64
+// rows each, and store while the stages of the next tile arrive. With Shape::APART these two
+// alternate whole tiles: one multiplies while the other computes the fused operations and stores.
 //
-// LIE of an operand is LIE_DEPTHS or LIE_ROWS; of Left and Right only that is used: the maps have
-// the strides. n[3]: tiles of the product; n[4]: blocks; n[5], n[6]: 1, or 0 for an operand that
-// all batches share.
+// LIE is LIE_DEPTHS or LIE_ROWS. The tensor maps have the strides, so Left and Right have no index
+// functions. n[3]: number of tiles; n[4]: blocks; n[5], n[6]: 0 for an operand that all batches
+// share, otherwise 1.
 #pragma once
 #include "hopper.h"
 #include "product.h"
 
-// A matrix in device memory, as the driver describes it (engine: TensorMap).
+// The driver's description of a matrix in device memory (engine: TensorMap).
 struct alignas(64) TensorMap { u64 words[16]; };
 
-// Copies the box at (x, y) of matrix z; the barrier counts its bytes. Elements outside are zeros.
+// Copies the box at (x, y) of matrix z; the barrier counts its bytes. Elements outside the matrix
+// are zeros.
 STEP void box_copy(void* to, const TensorMap* map, u32 x, u32 y, u32 z, u64* barrier) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -34,7 +36,7 @@ STEP void box_copy(void* to, const TensorMap* map, u32 x, u32 y, u32 z, u64* bar
     else if constexpr (N == 128) WIDE_PRODUCT(128, R64, D64(0), 64, 65, 66, type, TA, TB); \
     else WIDE_PRODUCT(64, R32, D32(0), 32, 33, 34, type, TA, TB)
 
-// d[64 × N] = (keep ? d : 0) + A · Bᵀ, 16 deep. A transposed tile has a row for each depth.
+// d[64 × N] = (keep ? d : 0) + A · Bᵀ with depth 16. A transposed tile has one row per depth.
 template <u32 N, bool TURNED_A, bool TURNED_B>
 STEP void wide_products(float (&d)[N / 2], u64 a, u64 b, u32 keep, f16) {
     static_assert(N == 64 || N == 128 || N == 256, "a width that is spelled out");
@@ -57,14 +59,15 @@ template <class S> struct ProductWgmma {
     using Right = typename S::Right;
     static constexpr u32 BM = 128, BN = S::BN, STAGES = S::STAGES;
     static constexpr bool APART = S::APART;
-    static constexpr u32 MI = APART ? 2 : 1;  // products of 64 rows of a group
+    static constexpr u32 MI = APART ? 2 : 1;  // products of 64 rows per group
     static_assert(MI * BN <= 256, "sums stay in registers");
     static_assert(S::BM == 128 && KJ_BLOCK == 384, "roles");
     static constexpr bool TURNED_A = Left::LIE == LIE_ROWS, TURNED_B = Right::LIE == LIE_ROWS;
-    static constexpr u32 x_stage = BM * 64, y_stage = BN * 64;  // halves
+    static constexpr u32 x_stage = BM * 64, y_stage = BN * 64;  // f16 or bf16 elements
     struct Shared { u64 full[STAGES], empty[STAGES], turn[2]; };
 
-    // A tile of one operand: rows of 64 depths, or blocks of 64 columns of 64 depths.
+    // Starts to copy a tile of one operand: rows of 64 depths, or (TURNED) blocks of 64 columns of
+    // 64 depths.
     template <bool TURNED, u32 ROWS>
     STEP void bring(u16* to, const TensorMap* map, u32 row, u32 k, u32 z, u64* barrier) {
         if constexpr (TURNED) {
@@ -75,7 +78,7 @@ template <class S> struct ProductWgmma {
         }
     }
 
-    // `pool`: 1024 bytes to align, the stages, and 16 KB for results.
+    // `pool`: 1024 bytes for alignment, the stages, and 16 KB for results.
     template <class Out, class Give>
     STEP void run(const Numbers& p, const TensorMap* left, const TensorMap* right, Out* to,
                   u8* pool, Shared& lds, Give give) {
@@ -115,12 +118,12 @@ template <class S> struct ProductWgmma {
         u16* own = results + group * 4096;
         if (APART) stage_no = group * steps;
         const u32 first = block_id() + (APART ? group * blocks : 0);
-        u32 taken = 0;  // tiles of this group
+        u32 taken = 0;  // tiles of this group so far
         for (u32 number = first; number < tiles; number += (APART ? 2 : 1) * blocks) {
             const ProductTile tile = product_tile<S>(p, number);
             float d[MI][BN / 2];
-            // Until the other group has waited for all stages of the tile before this one: a
-            // barrier's parity names a phase only for those at most one phase behind it.
+            // Waits until the other group has received all stages of the previous tile. The parity
+            // of a barrier is unambiguous only if a reader is at most one phase behind.
             if (APART && (group == 1 || taken > 0))
                 barrier_wait(lds.turn + group, (taken + group + 1) % 2);
             taken++;
@@ -148,13 +151,13 @@ template <class S> struct ProductWgmma {
             if (APART && lane % 32 == 0) barrier_arrive(lds.turn + 1 - group);
             products_wait(0);
             if (lane % 32 == 0) barrier_arrive(lds.empty + (stage_no - 1) % STAGES);
-            if (APART) stage_no += steps;  // those of the other group
+            if (APART) stage_no += steps;  // stages of the other group
             if constexpr (APART) put_slices(p, to, d, tile, own, group, lane, give);
             else put(p, to, d[0], tile, tile.row + group * 64, own, group, lane, give);
         }
     }
 
-    // Stores 64 × 64 results that are in shared memory: whole lines.
+    // Stores 64 × 64 results from shared memory, in whole lines.
     template <class Out>
     STEP void lines_out(const Numbers& p, Out* to, const u16* own, u32 z, u32 row0, u32 col0,
                         u32 lane) {
@@ -166,8 +169,8 @@ template <class S> struct ProductWgmma {
         }
     }
 
-    // Stores all rows of a group, 32 columns of 64 rows at a time by one piece of code: what
-    // follows the product may be long, and 128 copies of it would not fit the instruction cache.
+    // Stores all rows of a group, 32 columns of 64 rows per iteration. The fused operations may be
+    // long: unrolled, 128 copies of them would exceed the instruction cache.
     template <class Out, class Give>
     STEP void put_slices(const Numbers& p, Out* to, const float (&d)[MI][BN / 2], ProductTile tile,
                          u16* own, u32 group, u32 lane, Give give) {
@@ -182,7 +185,7 @@ template <class S> struct ProductWgmma {
             UNROLL for (u32 q = 1; q < SLICES; q++)
                 UNROLL for (u32 e = 0; e < 16; e++)
                     sum[e] = q == slice ? d[q / WIDTH][q % WIDTH * 16 + e] : sum[e];
-            // All values before the first store, so that what they read arrives together.
+            // All values are computed before the first store, so that their loads overlap.
             Out v[16];
             UNROLL for (u32 i = 0; i < 16; i++) {
                 const u32 row = row0 + own_row + 8 * (i / 2 % 2);
@@ -226,7 +229,7 @@ template <class S> struct ProductWgmma {
                 v[i] = give(tile.batch, min_u32(row, m - 1), min_u32(col, n - 1), d[c / 2 + i]);
             }
             if (lines) {
-                // Through shared memory, so that stores take whole lines.
+                // Results pass through shared memory, so that whole lines are stored.
                 part_sync(group + 1, 128);
                 UNROLL for (u32 i = 0; i < 32; i += 2)
                     *(u32*)(own + tile_at(own_row + 8 * (i / 2 % 2), 8 * (i / 4) + lane % 4 * 2)) =

@@ -1,8 +1,8 @@
-// rows.h: folds of rows for the kernels of rows that kjit renders (ops/src/gpu/rows.rs). TEAM
-// threads, a power of two, share a row; a block has KJ_BLOCK / TEAM rows.
+// rows.h: reductions of rows, for the generated kernels of ops/src/gpu/rows.rs. TEAM threads, a
+// power of two, share a row; a block has KJ_BLOCK / TEAM rows.
 #pragma once
 
-// Elements that are read and written together.
+// N elements that are loaded and stored together.
 template <class T, u32 N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Pack { T v[N]; };
 
 template <class State> STEP State other_lane(State s, u32 mask) {
@@ -17,8 +17,8 @@ template <class State> STEP State other_lane(State s, u32 mask) {
     return v.s;
 }
 
-// The fold of a team's values, the same in all its threads. `join` has the same bits for both
-// orders of its arguments. All threads of the block call it. `pool`: a State for each wave.
+// Reduces the values of a team; all its threads get the same result. `join` must be commutative bit
+// for bit. All threads of the block must call it. `pool`: one State per wave.
 template <u32 TEAM, class State> STEP State team_fold(State s, State* pool) {
     UNROLL for (u32 m = (TEAM < KJ_WAVE ? TEAM : KJ_WAVE) / 2; m > 0; m /= 2)
         s = join(s, other_lane(s, m));
