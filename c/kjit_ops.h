@@ -47,7 +47,7 @@ typedef enum {
   KJIT_VALUE = 3,
   // An axis or an index is out of range.
   KJIT_INDEX = 4,
-  // The device does not exist, has no compiler, or failed; or operands are on two devices.
+  // The device does not exist, failed, or lacks a compiler; or operands are on two devices.
   KJIT_DEVICE = 5,
   // Out of memory.
   KJIT_MEMORY = 6,
@@ -115,7 +115,7 @@ KjitStatus kjit_from_dltensor(const DLTensor *given, KjitTensor **out);
 // writable.
 KjitStatus kjit_from_dlpack(DLManagedTensorVersioned *given, KjitTensor **out);
 
-// Another handle on a tensor; nothing is copied.
+// A second handle of a tensor. Nothing is copied.
 //
 // # Safety
 // `x` is a tensor, `out` is writable.
@@ -217,13 +217,13 @@ KjitStatus kjit_layer_norm(const KjitTensor *x,
                            double eps,
                            KjitTensor **out);
 
-// The elements in another shape with the same number of elements; one size may be -1.
+// The elements with a different shape of equal size. One size may be -1.
 //
 // # Safety
 // `x` is a tensor, `shape` has `rank` sizes, `out` is writable.
 KjitStatus kjit_reshape(const KjitTensor *x, const int64_t *shape, size_t rank, KjitTensor **out);
 
-// The axes in another order; a view.
+// The tensor with its axes permuted. A view.
 //
 // # Safety
 // `x` is a tensor, `order` has `rank` axes, `out` is writable.
@@ -235,13 +235,13 @@ KjitStatus kjit_permute(const KjitTensor *x, const int64_t *order, size_t rank, 
 // `list_` has `n` tensors, `out` is writable.
 KjitStatus kjit_concat(const KjitTensor *const *list_, size_t n, int64_t axis, KjitTensor **out);
 
-// The values in another dtype; floats become integers toward zero.
+// The values converted to `dtype`. Floats become integers toward zero.
 //
 // # Safety
 // `x` is a tensor, `dtype` a NUL-terminated string, `out` is writable.
 KjitStatus kjit_astype(const KjitTensor *x, const char *dtype, KjitTensor **out);
 
-// Copies the elements to another device (null: the default device).
+// Copies the elements to a device (null: the default device).
 //
 // # Safety
 // `x` is a tensor, `name` null or a NUL-terminated string, `out` is writable.

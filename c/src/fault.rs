@@ -21,7 +21,7 @@ pub enum KjitStatus {
     KJIT_VALUE = 3,
     /// An axis or an index is out of range.
     KJIT_INDEX = 4,
-    /// The device does not exist, has no compiler, or failed; or operands are on two devices.
+    /// The device does not exist, failed, or lacks a compiler; or operands are on two devices.
     KJIT_DEVICE = 5,
     /// Out of memory.
     KJIT_MEMORY = 6,
@@ -87,7 +87,7 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, 
     if at.is_null() {
         return Err(value(format!("{what} is null")));
     }
-    // SAFETY: the caller passes a text that ends with 0.
+    // SAFETY: the caller passes a NUL-terminated string.
     let text = unsafe { CStr::from_ptr(at) };
     text.to_str().map_err(|_| value(format!("{what} is not UTF-8")))
 }
@@ -99,7 +99,7 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, 
 pub(crate) unsafe fn device(name: *const c_char) -> Result<Device, Fail> {
     match name.is_null() {
         true => Ok(Device::default_one()),
-        // SAFETY: the caller passes a text that ends with 0.
+        // SAFETY: the caller passes a NUL-terminated string.
         false => Ok(Device::open(unsafe { text(name, "the device") }?)?),
     }
 }
@@ -148,7 +148,7 @@ pub(crate) unsafe fn give(
             return Err(value("out is null"));
         }
         let made = made()?;
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a writable address.
         unsafe { *out = Box::into_raw(Box::new(KjitTensor(made))) };
         Ok(())
     })

@@ -13,7 +13,7 @@ use std::ffi::c_char;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_set_device(name: *const c_char) -> KjitStatus {
     call(|| {
-        // SAFETY: this function's caller passes a text.
+        // SAFETY: this function's caller passes a NUL-terminated string.
         Device::open(unsafe { text(name, "the device") }?)?.set_default();
         Ok(())
     })
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn kjit_set_device(name: *const c_char) -> KjitStatus {
 pub unsafe extern "C" fn kjit_device_count(kind: *const c_char) -> usize {
     let mut count = 0;
     call(|| {
-        // SAFETY: this function's caller passes a text.
+        // SAFETY: this function's caller passes a NUL-terminated string.
         count = kjit_ops::device::device_count(unsafe { text(kind, "the kind") }?);
         Ok(())
     });
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn kjit_device_count(kind: *const c_char) -> usize {
 /// `name` is null or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_synchronize(name: *const c_char) -> KjitStatus {
-    // SAFETY: this function's caller passes null or a text.
+    // SAFETY: this function's caller passes null or a NUL-terminated string.
     call(|| Ok(unsafe { device(name) }?.synchronize()?))
 }
 
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn kjit_from_dlpack(
     }
 }
 
-/// Another handle on a tensor; nothing is copied.
+/// A second handle of a tensor. Nothing is copied.
 ///
 /// # Safety
 /// `x` is a tensor, `out` is writable.
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn kjit_clone(x: *const KjitTensor, out: *mut *mut KjitTen
 pub unsafe extern "C" fn kjit_free(x: *mut KjitTensor) {
     if !x.is_null() {
         call(|| {
-            // SAFETY: `give` made it from a box.
+            // SAFETY: `give` created it from a box.
             drop(unsafe { Box::from_raw(x) });
             Ok(())
         });

@@ -214,7 +214,7 @@ pub unsafe extern "C" fn kjit_layer_norm(
     }
 }
 
-/// The elements in another shape with the same number of elements; one size may be -1.
+/// The elements with a different shape of equal size. One size may be -1.
 ///
 /// # Safety
 /// `x` is a tensor, `shape` has `rank` sizes, `out` is writable.
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn kjit_reshape(
     unsafe { give(out, || Ok(tensor(x)?.reshape(&list(shape, rank, "the shape")?)?)) }
 }
 
-/// The axes in another order; a view.
+/// The tensor with its axes permuted. A view.
 ///
 /// # Safety
 /// `x` is a tensor, `order` has `rank` axes, `out` is writable.
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn kjit_concat(
     }
 }
 
-/// The values in another dtype; floats become integers toward zero.
+/// The values converted to `dtype`. Floats become integers toward zero.
 ///
 /// # Safety
 /// `x` is a tensor, `dtype` a NUL-terminated string, `out` is writable.
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn kjit_astype(
     unsafe { give(out, || Ok(tensor(x)?.astype(DType::parse(text(dtype, "the dtype")?)?)?)) }
 }
 
-/// Copies the elements to another device (null: the default device).
+/// Copies the elements to a device (null: the default device).
 ///
 /// # Safety
 /// `x` is a tensor, `name` null or a NUL-terminated string, `out` is writable.
