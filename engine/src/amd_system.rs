@@ -124,7 +124,7 @@ pub fn rocm_release(library: &Path) -> Option<(String, String)> {
 }
 
 /// Packages for AMD GPUs by distribution: ids in `/etc/os-release` (`ID` or `ID_LIKE`), and what to
-/// do. A distribution comes before the one that it is derived from.
+/// do. A distribution precedes the one from which it is derived.
 pub const PACKAGES: &[(&[&str], &str)] = &[
     (
         &["ubuntu"],
@@ -146,8 +146,8 @@ pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kf
 pub const ELSEWHERE: &str = "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's \
     installer; clang 19 or newer with lld";
 
-/// The packages to install for AMD GPUs, given the text of `/etc/os-release` and whether this is a
-/// container.
+/// The packages to install for AMD GPUs, given the contents of `/etc/os-release` and whether this
+/// is a container.
 #[must_use]
 pub fn install(os_release: &str, container: bool) -> &'static str {
     if container {

@@ -1,4 +1,4 @@
-//! Known traps of machines with AMD GPUs, each with what to do. `kjit doctor` prints them as notes:
+//! Known traps of machines with AMD GPUs, with their remedies. `kjit doctor` prints them as notes:
 //! a trap is a likely cause if something fails, not a failure.
 
 use crate::amd_system::KfdNode;
@@ -12,7 +12,7 @@ pub struct Facts {
     pub gpus: Vec<(String, bool)>,
     /// Bytes of the system's memory.
     pub system: u64,
-    /// Bytes of the system's memory that amdgpu lets GPUs use (GTT), if it says so.
+    /// Bytes of system memory that amdgpu allows GPUs to use (GTT), if it reports them.
     pub gtt: Option<u64>,
     /// Folders of ROCm releases.
     pub releases: Vec<PathBuf>,
@@ -70,7 +70,7 @@ pub fn gpus(nodes: &[KfdNode], devices: &[crate::DeviceInfo]) -> Vec<(String, bo
     all
 }
 
-/// The traps of a machine: a name, and a sentence with what to do.
+/// The traps of a machine: a name, and a sentence with the remedy.
 #[must_use]
 pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
     let mut all = vec![];

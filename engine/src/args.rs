@@ -5,7 +5,7 @@ use crate::driver::{DeviceBuffer, Memory};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// An argument of a launch. [`args!`](crate::args) makes arguments with `From`: device buffers
+/// An argument of a launch. [`args!`](crate::args) converts arguments with `From`: device buffers
 /// become their address, numbers are passed by value, other data as [`Arg::Bytes`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -116,7 +116,7 @@ macro_rules! arg_from_scalar {
 }
 arg_from_scalar!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
 
-/// Makes an array of launch arguments: `args![&x, &y, 2.0f32, n]`.
+/// Converts values to an array of launch arguments: `args![&x, &y, 2.0f32, n]`.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$($crate::Arg::from($arg)),*] };

@@ -69,7 +69,7 @@ impl Engine {
 }
 
 impl BackgroundCompiles {
-    /// The number of finished jobs, and of all jobs. It costs one atomic load.
+    /// The number of finished jobs, and of all jobs. It takes one atomic load.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         (self.shared.done.load(Ordering::Relaxed), self.jobs)

@@ -6,7 +6,7 @@ use crate::trace::Trace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The folder in which system packages install packs.
+/// The folder for packs of system packages.
 const SYSTEM_PACKS: &str = "/usr/share/kjit/packs";
 
 /// The configuration of an [`crate::Engine`].
@@ -67,7 +67,7 @@ impl Config {
         self
     }
 
-    /// Keeps code objects in memory only. Packs are still read.
+    /// Stores code objects in memory only. Packs are still read.
     #[must_use]
     pub fn no_cache(mut self) -> Config {
         self.cache = self.cache.memory_only();
@@ -95,7 +95,7 @@ impl Config {
         self
     }
 
-    /// Sets the processes in which compilers run.
+    /// Sets where compilers run.
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Config {
         self.isolation = isolation;
@@ -133,8 +133,7 @@ impl Config {
         self
     }
 
-    /// Turns the trial of forms off ([`crate::Engine::tries_forms`]): tokens run as captured
-    /// graphs.
+    /// Disables the trial of forms ([`crate::Engine::tries_forms`]): tokens run as captured graphs.
     #[must_use]
     pub fn without_trial(mut self) -> Config {
         self.trial = false;

@@ -13,7 +13,7 @@ pub struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// The clock for another row of the trace, with a name after the device's name.
+    /// The clock for a second row of the trace, whose name is the device's name and `name`.
     #[must_use]
     pub fn row(&self, name: &str) -> DeviceClock {
         let DeviceClock { trace, zero, at_us, track } = self;

@@ -30,8 +30,8 @@ pub(crate) struct Inner {
     pub workers: Workers,
     /// Limits parallel compiles over all calls.
     pub gate: Gate,
-    /// The results of the search for compilers, by vendor. A search is made when a key first needs
-    /// it.
+    /// The results of the search for compilers, by vendor. The first key that needs it starts the
+    /// search.
     searches: Mutex<HashMap<Vendor, Arc<Search>>>,
     /// Builds that failed. They are not repeated in this process.
     pub failed: Mutex<HashMap<Digest, Error>>,
@@ -46,7 +46,7 @@ pub(crate) struct CompileCounters {
     pub microseconds: AtomicU64,
 }
 
-/// Counts since the engine was made.
+/// Counts since the engine was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CompileCounts {
     /// Compiled code objects.
@@ -80,7 +80,7 @@ pub struct CompilerReport {
 }
 
 impl Engine {
-    /// Makes an engine. It opens no library and never fails: missing libraries are reported when
+    /// Creates an engine. It opens no library and never fails: missing libraries are reported when
     /// they are needed.
     #[must_use]
     pub fn new(config: Config) -> Engine {
@@ -130,8 +130,8 @@ impl Engine {
     pub fn device(&self, asked: &str) -> Result<Device> {
         self.look();
         // The caller will need kernels next, and their keys need the compiler. So the search runs
-        // in parallel. (Making a context takes 110 ms, hashing a new compiler 80 ms.) If no thread
-        // can be started, the search is made later.
+        // in parallel. (Making a context takes 110 ms, hashing a new compiler 80 ms.) If the thread
+        // cannot be started, the first use searches.
         let word = asked.split(':').next().unwrap_or_default();
         if let Some(vendor) =
             [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word)
@@ -143,7 +143,8 @@ impl Engine {
         driver::open(asked, self.inner.config.trace.clone())
     }
 
-    /// The file of AMD's runtime, if it can be opened, or the path at which the loader found it.
+    /// The file of AMD's runtime: the configured file if it can be opened, or the path that the
+    /// loader found.
     #[must_use]
     pub fn amd_library(&self) -> Option<std::path::PathBuf> {
         self.look();
@@ -161,8 +162,8 @@ impl Engine {
         }
     }
 
-    /// The compiler for a target, with the reason. The vendor's own compiler comes before clang,
-    /// and the newest of a kind first. The first that supports the architecture is chosen.
+    /// The compiler for a target, with the reason. The vendor's own compiler is before clang, and
+    /// newer versions are before older ones. The first that supports the architecture is chosen.
     ///
     /// # Errors
     /// [`Error::Miss`] if no installed compiler supports it.
@@ -253,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// Quarantines a code object's entry. Returns whether another attempt makes sense.
+    /// Quarantines a code object's entry. Returns whether a second attempt is useful.
     fn distrust(&self, code: &CodeObject) -> bool {
         let fresh = *code.origin() == crate::code_object::Origin::Compiled;
         self.inner.cache.quarantine(code.entry().key()) == 1 && !fresh

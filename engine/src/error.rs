@@ -7,10 +7,10 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// kjit cannot compile for the target that the text names.
+    /// kjit cannot compile for the named target.
     #[error("target '{asked}': {why}")]
     Target {
-        /// The requested text.
+        /// The requested name.
         asked: String,
         /// The reason, and the targets that exist.
         why: String,
@@ -23,7 +23,7 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// The kernel is not in the cache and there is no compiler.
+    /// The kernel is not in the cache, and a compiler is missing.
     #[error(
         "kernel '{kernel}' for {target} is not in the cache and cannot be compiled here: {why}"
     )]
@@ -32,7 +32,7 @@ pub enum Error {
         kernel: String,
         /// The compile target.
         target: String,
-        /// Why there is no compiler: the library, the searched paths, the package to install.
+        /// Why a compiler is missing: the library, the searched paths, the package to install.
         why: String,
     },
     /// The bytes of a code object do not match its format.
@@ -137,7 +137,7 @@ pub enum Error {
         /// The driver's message.
         says: String,
     },
-    /// A driver call failed for another reason than those above.
+    /// A driver call failed for a reason that is not listed above.
     #[error("{call} on {device}: {says} (code {code})")]
     Driver {
         /// The call.
@@ -180,7 +180,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The text without the searched paths, for short lines.
+    /// The message without the searched paths, for short lines.
     #[must_use]
     pub fn brief(&self) -> String {
         match self {

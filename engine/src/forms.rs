@@ -1,6 +1,6 @@
 //! Records of the fastest form of a model's token: launches, a graph, or one launch. A record is a
-//! line of text with a format that its writer defines. The engine stores it by device, driver,
-//! build of kjit and plan.
+//! line whose format its writer defines. The engine stores it by device, driver, build of kjit and
+//! plan.
 
 use crate::arch::Vendor;
 use crate::driver::DeviceInfo;

@@ -1,4 +1,4 @@
-//! Limits parallel compiles over all callers. Compiles for which a caller waits come before
+//! Limits parallel compiles over all callers. Urgent compiles, whose callers wait, run before
 //! background compiles.
 
 use crate::lock::lock;
@@ -68,7 +68,7 @@ impl<'a> CompileBatch<'a> {
         }
         state.free -= 1;
         self.count_one(&mut state);
-        // This may have been the last urgent job, for which background jobs wait.
+        // This may have been the last urgent job: background jobs may run now.
         self.gate.changed.notify_all();
         CompilePermit(self.gate)
     }

@@ -23,7 +23,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Makes a job.
+    /// Creates a job.
     #[must_use]
     pub fn new(source: Source, constants: Constants, options: Options, target: Target) -> Job {
         Job { source, constants, options, target }

@@ -58,7 +58,7 @@ impl Engine {
             Some(said) => {
                 said.split(',').filter(|arch| !arch.is_empty()).map(str::to_owned).collect()
             }
-            // The pack was made by another program: its entries state the architectures.
+            // A different program wrote the pack: its entries state the architectures.
             None => {
                 let here = Origin::ReadOnly(pack.path().to_owned());
                 let entries =

@@ -2,8 +2,8 @@
 //! like the code objects, under the same rules.
 //!
 //! A verdict is valid for one kind of device (name, architecture and units, not its number), one
-//! driver version and one build. The build of the same source by another compiler needs another
-//! verdict. All verdicts of a kind and a driver are in one record. So a start reads one file and
+//! driver version and one build. If a different compiler builds the source, a new verdict is
+//! needed. All verdicts of a kind and a driver are in one record. So a start reads one file and
 //! waits for the disk twice, regardless of the number of new kernels.
 //!
 //! A second record per device (the mark) names the code object that is being tested and the process
@@ -11,9 +11,9 @@
 //! before each test and cleared after it, without waiting for the disk: the page cache outlives the
 //! process. If the process is killed between tests, no kernel is blamed.
 //!
-//! If the whole machine stops, the last of these writes may be lost, and the mark may name another
-//! kernel. So after a reboot a mark that was not synced is ignored, and the next start syncs before
-//! and after each test.
+//! If the whole machine stops, the last of these writes may be lost, and the mark may name a
+//! different kernel. So after a reboot a mark that was not synced is ignored, and the next start
+//! syncs before and after each test.
 
 use crate::arch::Vendor;
 use crate::code_object::CodeObject;
@@ -29,7 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct ProofSubject<'a> {
     /// The tested code object.
     pub code: &'a CodeObject,
-    /// The tested computation, as text. The text is always the same for the same test.
+    /// The tested computation, as a string. Equal tests have equal strings.
     pub what: &'a str,
 }
 
@@ -59,7 +59,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// The verdicts on a kind of device and its driver, including new ones. They are saved on drop.
 pub struct Verdicts {
     engine: Engine,
-    /// The key of the record of all verdicts, and the key of the mark.
+    /// Keys: of the record with all verdicts, and of the mark.
     all: Key,
     now: Key,
     known: BTreeMap<Digest, String>,
@@ -126,7 +126,7 @@ impl Engine {
             begun: false,
             recorded,
         };
-        // The verdicts are saved before another mark replaces this one.
+        // The verdicts are saved before the next mark replaces this one.
         verdicts.save();
         verdicts
     }
@@ -140,7 +140,7 @@ impl Verdicts {
         self.new.get(&digest).or_else(|| self.known.get(&digest)).map(String::as_str)
     }
 
-    /// Runs a test. `run` returns the verdict as one line, or `None` if there is no verdict. No
+    /// Runs a test. `run` returns the verdict as one line, or `None` if it could not decide. No
     /// other device of this process runs a test at the same time.
     pub fn prove<T>(
         &mut self,
@@ -171,7 +171,7 @@ impl Verdicts {
         let cache = self.engine.cache();
         if !self.recorded {
             // From now on a missing mark means that the mark was lost. Verdicts that another
-            // process saved meanwhile are kept.
+            // process saved meanwhile are merged.
             cache.update_record(&self.all, PATIENCE, |kept| kept.unwrap_or_default().to_vec());
         }
         cache.put_record(&self.now, RunningTest::now(None, true).text().as_bytes());

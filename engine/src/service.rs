@@ -63,9 +63,9 @@ impl Engine {
     /// all callers and processes. Returns one result per job, in order.
     ///
     /// Errors of a job: [`Error::Source`] and [`Error::Target`] before anything is compiled;
-    /// [`Error::Compile`] with log and kept source (cached: a repeated request fails immediately);
-    /// [`Error::Worker`]; [`Error::Miss`] if the job is not in the cache and cannot be compiled;
-    /// [`Error::Corrupt`].
+    /// [`Error::Compile`] with log and stored source (cached: a repeated request fails
+    /// immediately); [`Error::Worker`]; [`Error::Miss`] if the job is not in the cache and cannot
+    /// be compiled; [`Error::Corrupt`].
     pub fn compile_all(&self, jobs: &[Job]) -> Vec<Result<CodeObject>> {
         self.compile_each(jobs, &|_, _| {})
     }
@@ -138,11 +138,11 @@ impl Engine {
             }
             line.leave();
         }
-        // The longest jobs come first, so that no long job starts last while other lanes are idle.
-        // The time is not known in advance, but the length of the text is a good estimate. For 210
-        // kernels by nvrtc (1 : 40 between shortest and longest), 16 lanes took 29 % more than the
-        // ideal in the order of the models, 2.3 % in this order, and 0.7 % in the order of the true
-        // times.
+        // The longest jobs start first, so that other lanes are not idle while a long job runs
+        // last. The time is not known in advance, but the length of the source is a good estimate.
+        // For 210 kernels by nvrtc (1 : 40 between shortest and longest), 16 lanes took 29 % more
+        // than the ideal in the order of the models, 2.3 % in this order, and 0.7 % in the order of
+        // the true times.
         open.sort_by_cached_key(|(_, job, _)| std::cmp::Reverse(job.source.length()));
         let next = AtomicUsize::new(0);
         let work = |lane: usize| {
@@ -391,8 +391,7 @@ impl Engine {
         Ok(artefact)
     }
 
-    /// The error for a source with errors. A folder keeps everything that is needed to reproduce
-    /// it.
+    /// The error for a source with errors. A folder has everything that is needed to reproduce it.
     fn refused(
         &self,
         job: &Job,
@@ -453,7 +452,8 @@ impl Engine {
     }
 }
 
-/// Whether this machine meets all requirements of an entry. An unknown requirement is not met.
+/// Whether this machine satisfies all requirements of an entry. An unknown requirement is not
+/// satisfied.
 fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
     needs.iter().all(|(need, value)| match need.as_str() {
         "driver" => {
@@ -486,7 +486,7 @@ fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Resul
     }
 }
 
-/// The script in a kept folder that repeats the compile.
+/// The script, in the folder of a failed compile, that repeats it.
 pub(crate) const AGAIN: &str = "again.sh";
 
 /// Writes rendered source, headers, options and log to a new folder, with the request that repeats

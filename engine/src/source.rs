@@ -10,7 +10,7 @@ type Text = Cow<'static, str>;
 /// The source of one or more kernels. Headers are found by the name in `#include "name"`. Only
 /// headers that the main file includes, directly or indirectly, are used (for the compiler and for
 /// the key). `#include <name>` is left to the compiler, whose bundled headers are part of its
-/// identity. There is no include path.
+/// identity. Include paths are not supported.
 ///
 /// ```
 /// use kjit_engine::Source;
@@ -28,7 +28,7 @@ pub struct Source {
     entries: Vec<Text>,
 }
 
-/// Texts with the same address are equal and are not compared: kernels share 445 KB of headers.
+/// Strings with equal addresses are not compared: kernels share 445 KB of headers.
 impl PartialEq for Source {
     fn eq(&self, other: &Source) -> bool {
         let same = |a: &Text, b: &Text| std::ptr::eq::<str>(a.as_ref(), b.as_ref()) || a == b;
@@ -46,7 +46,7 @@ impl PartialEq for Source {
 }
 
 impl Source {
-    /// A source with a name for messages and listings, and a main file with its text.
+    /// A source: a name for messages and listings, and the main file with its contents.
     #[must_use]
     pub fn new(name: impl Into<Text>, file: impl Into<Text>, text: impl Into<Text>) -> Source {
         Source {
@@ -92,7 +92,7 @@ impl Source {
         &self.main.0
     }
 
-    /// The main file's text.
+    /// The contents of the main file.
     #[must_use]
     pub fn main_text(&self) -> &str {
         &self.main.1
@@ -134,7 +134,7 @@ impl Source {
         Ok(found.into_iter().collect())
     }
 
-    /// Bytes of text that the compiler reads: the main file and its headers (each counted once).
+    /// Bytes of source that the compiler reads: the main file and its headers (each counted once).
     /// Missing headers are ignored here; [`Source::reached`] reports them.
     #[must_use]
     pub fn length(&self) -> usize {
@@ -147,7 +147,7 @@ impl Source {
         self.main_text().len() + included
     }
 
-    /// The main file for the compiler: the constants as `#define`s, then the text with `#line 1`,
+    /// The main file for the compiler: the constants as `#define`s, then the source with `#line 1`,
     /// so that messages have the line numbers of the original file.
     #[must_use]
     pub fn render(&self, constants: &Constants, options: &Options) -> String {
@@ -184,7 +184,7 @@ fn quoted_include(text: &str, at: usize) -> Option<&str> {
 pub enum Value {
     /// An integer.
     Int(i64),
-    /// A float, written so that the compiler reads the same bits. [`Constants::set`] refuses
+    /// A float as a literal that the compiler reads without rounding. [`Constants::set`] refuses
     /// infinities and NaN.
     Float(f32),
     /// Literal tokens: a type, an identifier, a brace list.
@@ -199,8 +199,8 @@ impl std::fmt::Display for Value {
             Value::Int(v) if i32::try_from(*v).is_ok() && *v >= 0 => write!(f, "{v}"),
             Value::Int(v) if i32::try_from(*v).is_ok() => write!(f, "({v})"),
             Value::Int(v) => write!(f, "({v}LL)"),
-            // Rust's shortest text that parses to the same bits. The exponent makes it a C++ float
-            // literal.
+            // Rust's shortest literal that parses to the same value. With the exponent it is a C++
+            // float literal.
             Value::Float(v) => write!(f, "({v:e}f)"),
             Value::Text(text) => f.write_str(text),
         }
@@ -243,7 +243,7 @@ impl TryFrom<usize> for Value {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Constants {
     values: BTreeMap<Text, Value>,
-    /// Constants that the source defines in its own text, for messages and manifests.
+    /// Constants that the source itself defines, for messages and manifests.
     told: BTreeMap<Text, Value>,
     /// The first error, returned by [`Constants::check`], so that calls can be chained.
     wrong: Option<String>,
@@ -286,9 +286,9 @@ impl Constants {
         self
     }
 
-    /// Records a constant that the text of the source defines (a rendered header). It is shown with
-    /// the others, but not defined again. It does not change the key, which depends on the text of
-    /// the source.
+    /// Records, for display, a constant that the source itself defines (in a rendered header). It
+    /// is shown with the others, but not defined again. It does not change the key, which depends
+    /// on the source.
     #[must_use]
     pub fn tell(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
         self.told.insert(name.into(), value.into());

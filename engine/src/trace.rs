@@ -93,7 +93,7 @@ impl Trace {
         self.inner.spans.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether there are no finished spans.
+    /// Whether the list of finished spans is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -18,9 +18,9 @@ use kjit_cache::{Key, KeyBuilder};
 pub struct TuningSubject<'a> {
     /// The target. Its feature flags are ignored. Its variant is not, because the kernels differ.
     pub target: &'a Target,
-    /// The default source of the kernel. A source with another text is another subject.
+    /// The default source of the kernel. A source with different contents is a different subject.
     pub source: &'a Source,
-    /// The computation and its sizes, as text. The text is always the same for the same subject.
+    /// The computation and its sizes, as a string. Equal subjects have equal strings.
     pub what: &'a str,
 }
 

@@ -1,7 +1,7 @@
 // Functions and types of CUDA and HIP that run-time compilers have built in, for a bare clang
-// without vendor headers and device libraries. docs/embed.md lists them. Errors of functions are
-// given in units in the last place (ULP) and hold without fast math. Tests of the engine compare
-// the functions with f64.
+// without vendor headers and device libraries. docs/embed.md lists them. Errors of functions are in
+// units in the last place (ULP), without fast math. Tests of the engine compare the functions with
+// f64.
 #pragma once
 #if defined(__CUDACC_RTC__)
 // nvrtc has all of them built in except these, which it takes from its library. f16 is in its

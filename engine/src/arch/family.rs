@@ -9,7 +9,7 @@ const COPIES: &str = "copies-agprs";
 /// See [`Arch::variant`].
 const F32: &str = ":f32";
 
-/// Rows made in this process, at most one per id and variant.
+/// Rows that this process created, at most one per id and variant.
 static MADE: Mutex<Vec<&'static Arch>> = Mutex::new(Vec::new());
 
 /// The row of an AMD id that is not in the table: `gfx`, major version, minor version, and a

@@ -8,8 +8,8 @@
 //! of the rate. LDS delivers 128 bytes per cycle. Address generation handles a quarter of a wave
 //! per cycle on GCN and CDNA, 32 lanes on RDNA. The units work in parallel, so the slowest
 //! determines the bound. Dual issue of RDNA 3 and 4 counts if the compiler used it (`v_dual_…` is
-//! one instruction). Waits, dependences and branches are not included: no card is faster than this
-//! bound.
+//! one instruction). Waits, dependences and branches are not included, so real cards are slower
+//! than this bound.
 
 use super::table::{Arch, Card, Vendor};
 
@@ -46,7 +46,7 @@ pub struct IssueBound {
 
 impl Executed {
     /// The minimum time that a card needs to issue these instructions with this wave width. `None`
-    /// for cards without rates in the table. Also `None` if there are matrix instructions: their
+    /// for cards without rates in the table. `None` for matrix instructions as well, because their
     /// cycles depend on their shapes.
     #[must_use]
     pub fn bound(&self, arch: &Arch, card: &Card, wave: u32) -> Option<IssueBound> {

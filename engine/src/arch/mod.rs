@@ -1,4 +1,4 @@
-//! Compilation targets. A target made from a device equals the target parsed from its text.
+//! Compilation targets. The target of a device equals the target parsed from its name.
 
 mod family;
 pub mod issue;
@@ -11,13 +11,13 @@ pub use table::{ARCHS, Arch, Card, Dot, MatrixUnit, UnitLimits, Vendor};
 use crate::error::Error;
 use std::fmt;
 
-/// The part of a target's text that says that the compiler copies accumulation registers correctly.
+/// The part of a target's name for compilers that copy accumulation registers correctly.
 const SOUND_COPIES: &str = "sound-copies";
 
 /// Everything that determines compilation: the architecture and the feature flags of the device.
 ///
 /// `sm_90` and `sm_90a` are the same target. The needs of the kernel decide which id the compiler
-/// gets ([`Target::compile_id`]). So `warm --arch sm_90a` makes the same keys as an H200.
+/// gets ([`Target::compile_id`]). So `warm --arch sm_90a` and an H200 have equal keys.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     arch: &'static Arch,
@@ -148,8 +148,8 @@ impl Target {
         }
     }
 
-    /// The difference from the architecture's default as text: missing abilities and another wave
-    /// width, but not feature flags. Usually empty.
+    /// The difference from the architecture's default, as a string: missing abilities and a
+    /// non-default wave width, but not feature flags. Usually empty.
     #[must_use]
     pub fn variant(&self) -> String {
         let wave = self.wave.map_or(String::new(), |wave| format!(":wave{wave}"));
@@ -170,7 +170,7 @@ impl Target {
         Target { arch: family::without_sound_copies(self.arch), ..self.clone() }
     }
 
-    /// The target with another default wave width; `None` if the chip cannot run it.
+    /// The target with this default wave width; `None` if the chip cannot run it.
     #[must_use]
     pub fn at_wave(&self, wave: u32) -> Option<Target> {
         let known = self.waves().contains(&wave);
@@ -211,7 +211,7 @@ impl Target {
         self.wave.or(self.arch.waves.first().copied()).unwrap_or(32)
     }
 
-    /// The state of a feature flag; `None` if neither the text nor the device stated it.
+    /// The state of a feature flag; `None` if neither the name nor the device stated it.
     #[must_use]
     pub fn feature(&self, name: &str) -> Option<bool> {
         self.features.iter().find(|(f, _)| *f == name).map(|(_, on)| *on)
@@ -261,7 +261,7 @@ impl Target {
 }
 
 impl fmt::Display for Target {
-    /// The full id as text: `sm_90a`, `gfx90a:sramecc+:xnack-`.
+    /// The full id: `sm_90a`, `gfx90a:sramecc+:xnack-`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.arch.specific.unwrap_or(self.arch.id))?;
         f.write_str(self.arch.variant)?;

@@ -72,7 +72,7 @@ impl MatrixUnit {
 /// The instruction for a dot product of four bytes with four bytes, added to an i32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dot {
-    /// There is none: bytes are multiplied and added one by one.
+    /// No instruction: bytes are multiplied and added one by one.
     None,
     /// `dp4a` (NVIDIA).
     Dp4a,
@@ -240,7 +240,7 @@ impl std::hash::Hash for Arch {
 
 const KB: u32 = 1024;
 
-/// Makes a row for an NVIDIA architecture. `waves` is the number of resident warps per SM.
+/// A row for an NVIDIA architecture. `waves` is the number of resident warps per SM.
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn sm(
     id: &'static str,
@@ -284,7 +284,7 @@ const fn sm(
     }
 }
 
-/// Makes a row for GCN or CDNA (wave width 64, 4 SIMDs per CU).
+/// A row for GCN or CDNA (wave width 64, 4 SIMDs per CU).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn gcn(
     id: &'static str,
@@ -329,9 +329,9 @@ const fn gcn(
     }
 }
 
-/// Makes a row for RDNA (default wave width 32, 64 possible). The unit is the work-group processor:
-/// two CUs with 2 SIMDs each. Compilers let a block use both CUs, and HIP counts work-group
-/// processors (48 on a card with 96 CUs).
+/// A row for RDNA (default wave width 32, 64 possible). The unit is the work-group processor: two
+/// CUs with 2 SIMDs each. Compilers let a block use both CUs, and HIP counts work-group processors
+/// (48 on a card with 96 CUs).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn rdna(
     id: &'static str,

@@ -1,7 +1,7 @@
 //! Reads NVIDIA's cubins: ELF files whose `.nv.info` sections describe the arguments and resources
 //! of kernels.
 //!
-//! NVIDIA does not document the attributes. The numbers below come from the output of nvrtc 12 and
+//! NVIDIA does not document the attributes. The numbers below are from the output of nvrtc 12 and
 //! 13 for sm_75 to sm_120, compared with `ptxas -v`; tests compile kernels with known values.
 
 use super::info::{ArgInfo, KernelInfo};
@@ -103,8 +103,8 @@ fn kernel_attributes(data: &[u8], info: &mut KernelInfo) -> Result<(), String> {
                     return Err("truncated argument description".to_owned());
                 };
                 let ordinal = (place & 0xffff) as u16;
-                // Bits 18 to 31 are the size. Arguments above 4 KiB store more bits in another
-                // field; they do not occur.
+                // Bits 18 to 31 are the size. Arguments above 4 KiB, which do not occur, store more
+                // bits in a second field.
                 ordinals.push((
                     ordinal,
                     ArgInfo { offset: place >> 16, size: flags >> 18, kind: None },

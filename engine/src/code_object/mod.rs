@@ -48,8 +48,8 @@ impl CodeObject {
         CodeObject { inner: Arc::new(inner), origin }
     }
 
-    /// A code object from another source (such as a proof bundle) with SHA-256 `digest`.
-    /// `compile_id` and `wave` are stated by the program that made it.
+    /// A code object that kjit did not compile here (for example from a proof bundle), with SHA-256
+    /// `digest`. Its producer states `compile_id` and `wave`.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the digest differs or this build cannot read the code object.
@@ -95,19 +95,19 @@ impl CodeObject {
         &self.inner.name
     }
 
-    /// The id for which it was compiled: `sm_90a`, `gfx1100`.
+    /// The architecture id of the compile: `sm_90a`, `gfx1100`.
     #[must_use]
     pub fn compile_id(&self) -> &str {
         &self.inner.compile_id
     }
 
-    /// The wave width for which it was compiled.
+    /// The wave width of the compile.
     #[must_use]
     pub fn wave(&self) -> u32 {
         self.inner.wave
     }
 
-    /// The compiler and version that made it.
+    /// The compiler and its version.
     #[must_use]
     pub fn compiler(&self) -> &str {
         &self.inner.compiler
@@ -120,7 +120,7 @@ impl CodeObject {
         &self.origin
     }
 
-    /// How long the compile took, now or when the entry was made.
+    /// Duration of the compile, now or when the entry was stored.
     #[must_use]
     pub fn compile_time(&self) -> Duration {
         Duration::try_from_secs_f64(self.inner.seconds).unwrap_or_default()
@@ -148,7 +148,7 @@ impl CodeObject {
             .and_then(|(_, version)| version(self.bytes()))
     }
 
-    /// The requirements for running it (such as a minimum `driver`), recorded when it was made.
+    /// The requirements for running it (such as a minimum `driver`), recorded at the compile.
     #[must_use]
     pub fn needs(&self) -> &std::collections::BTreeMap<String, String> {
         self.inner.entry.needs()

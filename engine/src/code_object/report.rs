@@ -1,5 +1,5 @@
-//! The resources of a kernel, as listed in the compile matrix. They come from the code object and
-//! the row of the target.
+//! The resources of a kernel, as listed in the compile matrix. They are read from the code object
+//! and the row of the target.
 
 use super::CodeObject;
 use super::info::KernelInfo;
@@ -12,7 +12,7 @@ pub struct KernelReport {
     pub source: String,
     /// The kernel's symbol.
     pub kernel: String,
-    /// The id for which it was compiled: `gfx90a`, `sm_90a`.
+    /// The architecture id of the compile: `gfx90a`, `sm_90a`.
     pub arch: String,
     /// Lanes per wave.
     pub wave: u32,

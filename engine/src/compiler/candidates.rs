@@ -6,8 +6,8 @@ use super::interface::Compiler;
 use std::path::Path;
 
 /// The candidates of a compiler in order of use. A named file is always used. Otherwise it is the
-/// newest whose major version does not exceed the driver's. Among equal versions, the first found
-/// comes first.
+/// newest whose major version does not exceed that of the driver. Among equal versions, the first
+/// one found is first.
 pub(crate) fn candidates(
     compiler: &dyn Compiler,
     explicit: Option<&Path>,
@@ -33,7 +33,7 @@ fn usable(
     if let Some(named) = places.found.iter().find(|c| c.named) {
         return vec![named.clone()];
     }
-    // A name without a version comes last; its version is known only after opening.
+    // A name without a version is last; its version is known only after opening.
     let major = |c: &Candidate| compiler.major_of(&c.file);
     let suits = |c: &&Candidate| major(c).is_none_or(|m| compiler.suits_driver(m, driver));
     let mut fit: Vec<Candidate> = places.found.iter().filter(suits).cloned().collect();

@@ -126,7 +126,7 @@ fn take_pipes() -> Option<(File, File)> {
 fn limit_memory(bytes: u64) {
     if bytes > 0 {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-        // SAFETY: passes one struct. If the system refuses, there is no limit.
+        // SAFETY: passes one struct. If the system refuses, memory is unlimited.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
     }
 }

@@ -17,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 /// The clang compiler kind.
 pub(super) struct Kind;
 
-/// Names that are searched on PATH. The newest version is used; a name without a number comes last.
+/// Names that are searched on PATH. The newest version is used; a name without a number is last.
 const NAMES: &[&str] =
     &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang", "amdclang"];
 
@@ -103,7 +103,7 @@ impl Compiler for Kind {
     }
 }
 
-/// The linker that clang runs: in the same folder if it is there, otherwise on PATH.
+/// The linker that clang runs: from the same folder if it exists there, otherwise from PATH.
 fn linker(clang: &Path) -> Option<PathBuf> {
     let beside = clang.parent().map(|f| f.join("lld")).filter(|f| f.is_file());
     beside.or_else(|| on_path("lld"))
@@ -121,7 +121,7 @@ impl ClangCompiler {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
-        // Makes messages English and independent of the width of the terminal. No configuration
+        // Sets English messages that do not depend on the width of the terminal. No configuration
         // file or variable may add flags.
         command
             .stdin(Stdio::null())
@@ -159,7 +159,7 @@ impl ClangCompiler {
             .tempdir_in(scratch())
             .map_err(|e| e.to_string())?;
         let write = |name: &str, text: &str| {
-            // Names come from sources. They must not lead out of the folder.
+            // Sources contain these names. They must not lead out of the folder.
             let plain =
                 Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
             if !plain {
@@ -194,7 +194,7 @@ impl ClangCompiler {
             return Ok(ClangOutcome::Answered(Compiled::Code { code, log }));
         }
         if output.status.signal().is_some() || !in_source(&log) {
-            // This is written to the log of this process, which is kept with the error.
+            // This is written to the log of this process, which is stored with the error.
             eprint!("{log}");
         }
         if let Some(signal) = output.status.signal() {

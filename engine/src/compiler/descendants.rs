@@ -1,14 +1,14 @@
-//! Finds and kills all processes below a process, including those that left its process group
-//! (`setsid`). In `/proc` every process names its parent. A compiler process is a
-//! *subreaper*: orphans below it become its children, so no process of a compile can leave this
-//! tree while its root lives.
+//! Finds and kills all descendants of a process, including processes that left its process group
+//! (`setsid`). In `/proc` every process names its parent. A compiler process is a *subreaper*:
+//! orphans below it become its children, so no process of a compile can leave this tree while its
+//! root lives.
 
 use std::collections::HashMap;
 
 /// Maximum number of rounds. If processes start faster than this, they cannot be killed.
 const MOST_ROUNDS: u32 = 1000;
 
-/// Makes this process the parent of orphans below it.
+/// Sets this process as the parent of orphaned descendants.
 pub(crate) fn adopt_orphans() {
     // SAFETY: passes numbers only. If the kernel refuses, nothing changes.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };

@@ -77,7 +77,7 @@ impl CandidateList {
     }
 
     /// Adds the loader's search path: `LD_LIBRARY_PATH`, the folders of its configuration, its
-    /// defaults. The files are not opened, so that no compiler is loaded into this process.
+    /// defaults. Files are not opened: a compiler must not be loaded into this process.
     pub fn loader_path(&mut self) {
         for folder in folders_of("LD_LIBRARY_PATH") {
             self.folder("LD_LIBRARY_PATH", &folder);
@@ -248,7 +248,7 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 /// The folders that a variable lists. Empty and relative entries are ignored: they refer to the
-/// current folder, in which other users may place files.
+/// current folder, and other users may write to it.
 pub(crate) fn folders_of(variable: &str) -> Vec<PathBuf> {
     let paths = std::env::var_os(variable).unwrap_or_default();
     std::env::split_paths(&paths).filter(|folder| folder.is_absolute()).collect()

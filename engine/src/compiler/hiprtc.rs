@@ -134,7 +134,7 @@ impl HiprtcLibrary {
 
         let mut made = ProgramGuard { hiprtc: &self.hiprtc, program: null_mut() };
         // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
-        // copies them. The CStrings behind the pointers live to the end of this function, since
+        // copies them. The CStrings of the pointers live to the end of this function, since
         // shadowing does not drop them.
         unsafe {
             self.hiprtc.hiprtcCreateProgram(
@@ -147,7 +147,7 @@ impl HiprtcLibrary {
             )
         }
         .map_err(told)?;
-        // SAFETY: the program was just made; the array has that many terminated strings.
+        // SAFETY: the program was just created; the array has that many terminated strings.
         let compiled = unsafe {
             self.hiprtc.hiprtcCompileProgram(
                 made.program,
@@ -192,7 +192,8 @@ struct ProgramGuard<'a> {
 impl Drop for ProgramGuard<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
-            // SAFETY: made by hiprtcCreateProgram and destroyed once. An error here has no remedy.
+            // SAFETY: created by hiprtcCreateProgram and destroyed once. An error here has no
+            // remedy.
             let _ = unsafe { self.hiprtc.hiprtcDestroyProgram(&mut self.program) };
         }
     }

@@ -20,7 +20,7 @@ pub(crate) mod worker;
 use interface::{Backend, Compiler};
 use std::path::Path;
 
-/// All compilers. Those of a vendor are in order of preference.
+/// All compilers. The compilers of a vendor are in order of preference.
 pub(crate) const COMPILERS: &[&dyn Compiler] = &[&nvrtc::Nvrtc, &hiprtc::Kind, &clang::Kind];
 
 /// Opens a compiler by its kind. It is used by child processes and to compile in this process.

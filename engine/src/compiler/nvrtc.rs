@@ -120,13 +120,13 @@ macro_rules! functions {
 
         impl Functions {
             fn load(library: &'static Library) -> Result<Functions, String> {
-                // SAFETY: for all lookups: the signatures are those of nvrtc.h, unchanged since
-                // CUDA 11.2, and the library is never closed.
+                // SAFETY: for all lookups: signatures are as in nvrtc.h, unchanged since CUDA 11.2,
+                // and the library is never closed.
                 unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
                     // SAFETY: the caller gives the type that the vendor's header declares.
                     unsafe { library.get::<T>(name.as_bytes()) }.map(|s| *s).map_err(|_| format!("the function {name} is missing"))
                 }
-                // SAFETY: the signatures are those of nvrtc.h, and the library is never closed.
+                // SAFETY: signatures are as in nvrtc.h, and the library is never closed.
                 unsafe {
                     Ok(Functions {
                         $($name: get(library, stringify!($name))?,)*
@@ -225,11 +225,11 @@ impl NvrtcLibrary {
             )
         };
         self.check("nvrtcCreateProgram", code)?;
-        // SAFETY: the program was just made; the array has that many terminated strings.
+        // SAFETY: the program was just created; the array has that many terminated strings.
         let code = unsafe {
             (f.nvrtcCompileProgram)(made.program, int(options.len())?, option_list.as_ptr())
         };
-        // SAFETY: size and bytes are those of the same program, which does not change in between.
+        // SAFETY: size and bytes belong to one program, which does not change in between.
         let log = self.bytes("log", &made, f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog)?;
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
         if code == COMPILATION {
@@ -270,7 +270,7 @@ struct ProgramGuard<'a> {
 impl Drop for ProgramGuard<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
-            // SAFETY: made by nvrtcCreateProgram and destroyed once.
+            // SAFETY: created by nvrtcCreateProgram and destroyed once.
             let _ = unsafe { (self.functions.nvrtcDestroyProgram)(&mut self.program) };
         }
     }

@@ -17,9 +17,9 @@ const MOST_FIELDS: u32 = 4096;
 pub(crate) struct Request {
     /// The name of the main file.
     pub file: String,
-    /// Text of the main file, preceded by the rendered constants.
+    /// Contents of the main file, preceded by the rendered constants.
     pub source: String,
-    /// `(name, text)` of the included files.
+    /// `(name, contents)` of the included files.
     pub headers: Vec<(String, String)>,
     pub arguments: Vec<String>,
 }

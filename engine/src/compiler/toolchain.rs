@@ -58,7 +58,7 @@ pub(crate) struct Search {
     pub tried: Vec<SearchedPath>,
     /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
-    /// Compilers that exist but could not be queried, because no process can be started.
+    /// Compilers that exist but could not be queried, because starting a process failed.
     idle: Vec<String>,
     /// Why no process can be started.
     no_process: Option<String>,
@@ -147,7 +147,7 @@ impl Search {
         }
     }
 
-    /// The reason, in one line, why there is no compiler.
+    /// The reason, in one line, why a compiler is missing.
     pub fn why_none(&self, vendor: Vendor, wish: &CompilerFilter) -> String {
         // All compilers have the same reason, and installing something would not help.
         if let Some(why) = &self.no_process {

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The processes in which compilers run.
+/// Where compilers run: in child processes or in this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
     /// In child processes. They run this program if it called [`crate::child_main`], otherwise the
@@ -78,9 +78,9 @@ struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The process may have exited already. If not, SIGSTOP keeps it from starting new
+        // The process may have exited already. Otherwise SIGSTOP prevents it from starting new
         // processes, and orphans become its children. Then all its descendants (a hanging clang,
-        // its linker) are killed, also those that left its process group.
+        // its linker) are killed, also descendants outside its process group.
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
             // SAFETY: `kill` gets numbers only. The child leads the group and was not reaped, so
             // its id was not reused.
@@ -346,7 +346,7 @@ pub(crate) fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
     Some(file)
 }
 
-/// Creates a private folder. It keeps the files of a failed compile for inspection.
+/// Creates a private folder. The files of a failed compile stay in it for inspection.
 pub(crate) fn kept_folder(kernel: &str) -> std::io::Result<PathBuf> {
     let name: String =
         kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(40).collect();

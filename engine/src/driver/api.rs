@@ -45,7 +45,7 @@ pub(crate) fn text(buffer: &[c_char]) -> String {
 pub(crate) enum FaultKind {
     /// Out of device or page-locked memory.
     OutOfMemory,
-    /// The image is damaged, for another architecture, or newer than the driver supports.
+    /// The image is damaged, for a different architecture, or newer than the driver supports.
     BadImage,
     /// A kernel fault after which every call fails: the context is lost.
     Lost,
@@ -82,7 +82,7 @@ pub(crate) trait Driver: Send + Sync {
     fn vendor(&self) -> Vendor;
     /// Highest supported API version, `(major, minor)`.
     fn version(&self) -> (u32, u32);
-    /// The file from which the library was opened.
+    /// The library's file.
     fn library(&self) -> &str;
     /// Number of visible devices.
     fn count(&self) -> Result<u32>;
@@ -106,7 +106,7 @@ pub(crate) struct Product {
 
 /// The vendor's matrix library, opened on a device. Any thread may make calls.
 pub(crate) trait RawBlas: Send + Sync {
-    /// The file from which the library was opened.
+    /// The library's file.
     fn library(&self) -> &str;
     /// Enqueues the product. Safety: as for [`RawDevice`]; the stream must not be capturing.
     unsafe fn product(&self, product: Product, stream: Raw) -> Try<()>;
@@ -183,8 +183,8 @@ pub(crate) trait RawDevice: Send + Sync {
     }
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()>;
 
-    /// Makes a stream that does not synchronise with others. Streams with higher `urgency` (0 or 1)
-    /// are scheduled first.
+    /// Creates a stream that does not synchronise with others. Streams with higher `urgency` (0 or
+    /// 1) are scheduled first.
     fn stream(&self, urgency: u32) -> Try<Raw>;
     unsafe fn stream_destroy(&self, stream: Raw) -> Try<()>;
     unsafe fn stream_wait_host(&self, stream: Raw) -> Try<()>;
@@ -223,7 +223,7 @@ pub(crate) trait RawDevice: Send + Sync {
     unsafe fn capture_end(&self, stream: Raw) -> Try<Raw>;
     unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize>;
     unsafe fn graph_destroy(&self, graph: Raw) -> Try<()>;
-    /// Makes an executable graph, which does not need the graph afterwards.
+    /// Creates an executable graph, which does not need the graph afterwards.
     unsafe fn graph_instantiate(&self, graph: Raw) -> Try<Raw>;
     /// Uploads the executable before its first replay.
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()>;

@@ -31,7 +31,7 @@ impl Device {
 }
 
 impl Blas {
-    /// The file from which the library was opened.
+    /// The library's file.
     #[must_use]
     pub fn library(&self) -> &str {
         self.raw.library()
@@ -41,7 +41,7 @@ impl Blas {
     /// given as bits. All are row-major, and sums are f32. Returns immediately.
     ///
     /// # Errors
-    /// [`Error::Buffer`] if a buffer's length does not match its shape, if one is on another
+    /// [`Error::Buffer`] if a buffer's length does not match its shape, if one is on a different
     /// device, or during a capture (the library may allocate); [`Error::Driver`] if the library
     /// refuses.
     pub fn product(

@@ -2,8 +2,8 @@
 //!
 //! During a capture the driver refuses a free, a module unload or a device-wide wait from any
 //! thread, and the capture is lost ("operation failed due to a previous error during capture"). So
-//! these calls run between captures: immediately if there is no capture, otherwise after the last
-//! one. A capture begins after running calls have ended.
+//! these calls run between captures: immediately, or after the last capture that is in progress. A
+//! capture begins after running calls have ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

@@ -32,7 +32,7 @@ pub struct CheckedKernel {
 }
 
 impl CheckedKernel {
-    /// Makes a checked kernel. The check returns one sentence for a launch that it refuses.
+    /// Creates a checked kernel. The check returns one sentence for a launch that it refuses.
     ///
     /// # Safety
     /// Every launch whose geometry and arguments pass `check` satisfies the requirements of

@@ -209,7 +209,7 @@ impl CollectiveLibrary {
 }
 
 impl Collective {
-    /// The error since joining, as text of the library.
+    /// The library's message for the first error since joining.
     #[must_use]
     pub fn failed(&self) -> Option<String> {
         let Some(call) = self.inner.call() else {
@@ -272,7 +272,7 @@ impl Inner {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a last call with a handle, and waits for it for a limited time.
+    /// Calls a function with a handle for the last time, and waits for it for a limited time.
     fn apart(&self, comm: Comm, call: impl FnOnce(&Nccl, Comm) + Send + 'static) {
         let (nccl, device) = (Arc::clone(&self.library.nccl), self.library.device.clone());
         let (tell, told) = channel();
@@ -291,8 +291,8 @@ impl Drop for Inner {
         let taken = self.comm().take();
         if let Some(comm) = taken {
             self.apart(comm, |nccl, Comm(handle)| {
-                // SAFETY: the handle was taken out, so no call uses it. Streams and graphs kept the
-                // rank alive as long as they had its work.
+                // SAFETY: the handle was taken out, so no call uses it. Streams and graphs own a
+                // reference to the rank while they have its work.
                 let _ = unsafe { nccl.ncclCommDestroy(handle) };
             });
         }
@@ -336,7 +336,7 @@ impl Stream {
             }),
             Some(call) => self.device().raw().make_current().and_then(|()| {
                 // SAFETY: handle, stream and memory are alive, the lengths were checked, and `used`
-                // keeps all of them while the work may run.
+                // owns all of them while the work may run.
                 unsafe {
                     all.inner.library.nccl.ncclAllGather(
                         from.address() as *const _,

@@ -24,7 +24,7 @@ pub struct CopyEvents {
 }
 
 impl Stream {
-    /// Makes a new buffer with this data and waits. Use it during setup only, not for each token.
+    /// Creates a buffer with this data and waits. Use it during setup only, not for each token.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Driver`].
@@ -44,8 +44,8 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let used = MemoryUse::of(self, std::iter::once(to.shared()), std::iter::empty())?;
         let bytes = to.bytes();
-        // SAFETY: both ranges have `bytes` bytes; the wait below keeps `data` borrowed until the
-        // copy has ended.
+        // SAFETY: both ranges have `bytes` bytes; `data` is borrowed until the wait below, after
+        // which the copy has ended.
         let copied = unsafe {
             self.device().raw().copy_in(
                 to.address(),
@@ -195,11 +195,11 @@ impl Stream {
     /// source, as between any two streams.
     ///
     /// # Errors
-    /// [`Error::Buffer`] if the sizes differ, if the source is on this device or on a device of
-    /// another vendor, or during a capture; [`Error::Driver`].
+    /// [`Error::Buffer`] if the sizes differ, if the source is on this device or on a device of a
+    /// different vendor, or during a capture; [`Error::Driver`].
     pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
-        // The owner of the other device's memory may free it by dropping it. The wait keeps it
-        // until the copy is done.
+        // The owner of the other device's memory may free it by dropping it. It lives until the
+        // wait, after which the copy is done.
         self.put_copy_from(from, to)?;
         self.synchronize()
     }

@@ -1,5 +1,5 @@
-//! Counters of a device's operations. Tests assert with them what must not happen (per decoded
-//! token: no allocation, no synchronisation, no copy of weights).
+//! Counters of a device's operations. Tests assert with them that a decoded token needs no
+//! allocation, synchronisation or copy of weights.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -25,7 +25,7 @@ impl Drop for Inner {
 }
 
 impl Device {
-    /// Makes an event for ordering only. It is cheaper than an event with a time.
+    /// Creates an event for ordering only. It is cheaper than an event with a time.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].
@@ -33,7 +33,7 @@ impl Device {
         self.make_event(false)
     }
 
-    /// Makes an event that also records the device's time.
+    /// Creates an event that also records the device's time.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].

@@ -27,7 +27,7 @@ struct CapturedGraph {
 
 impl Drop for CapturedGraph {
     fn drop(&mut self) {
-        // SAFETY: we own the graph; executables made from it do not need it.
+        // SAFETY: we own the graph; its executables do not need it.
         let _ = unsafe { self.device.raw().graph_destroy(self.raw) };
     }
 }
@@ -134,7 +134,7 @@ impl Stream {
     /// Enqueues one replay of the graph. It does not allocate or wait.
     ///
     /// # Errors
-    /// [`Error::Driver`]; [`Error::Buffer`] if the graph belongs to another device.
+    /// [`Error::Driver`]; [`Error::Buffer`] if the graph belongs to a different device.
     pub fn replay(&self, graph: &Graph) -> Result<()> {
         if !graph.device.same(self.device()) {
             let (of, on) = (graph.device.label(), self.device().label());
@@ -196,8 +196,7 @@ impl Graph {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(stream) = last {
             let device = &self.device;
-            // SAFETY: the stream is alive. A failure means a lost context, in which nothing runs
-            // any more.
+            // SAFETY: the stream is alive. A failure means a lost context: its work has ended.
             let idle = unsafe { device.raw().stream_idle(stream.raw()) }.unwrap_or(true);
             if !idle {
                 add(&device.inner.counters.synchronisations, 1);

@@ -50,7 +50,7 @@ impl DeviceInfo {
 /// Devices, settings that hide devices, and missing libraries.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
-    /// Devices; those of NVIDIA come first.
+    /// Devices, NVIDIA first.
     pub devices: Vec<DeviceInfo>,
     /// A line for each vendor whose driver was opened: library and version.
     pub drivers: Vec<String>,
@@ -65,8 +65,8 @@ pub struct Inventory {
 
 impl Inventory {
     /// The device that `auto` selects: the first discrete card, or the first device if there is no
-    /// card. An integrated GPU has the bandwidth of the processor's memory, about a tenth of the
-    /// bandwidth of a card.
+    /// card. An integrated GPU shares the processor's memory bandwidth, about a tenth of a card's
+    /// bandwidth.
     #[must_use]
     pub fn preferred(&self) -> Option<&DeviceInfo> {
         self.devices.iter().find(|d| !d.integrated).or_else(|| self.devices.first())
@@ -86,7 +86,7 @@ impl Inventory {
             .then(|| format!("{} is not used: an integrated GPU", before.join(", ")))
     }
 
-    /// The reason why there is no GPU, in one line: for each vendor, with the variables that hide
+    /// The reason why a GPU is missing, in one line: for each vendor, with the variables that hide
     /// devices.
     #[must_use]
     pub fn why_none(&self) -> String {

@@ -2,9 +2,9 @@
 //!
 //! After an illegal access, an assertion or a kernel timeout, every further call in this process
 //! that uses the vendor's context of that device fails with the same code. The first such error is
-//! recorded here, and no further calls are made. The context is recreated when the device is opened
-//! again, but only if all objects of the old context were dropped: page-locked memory ends with its
-//! context, and a remaining owner would write to unmapped memory.
+//! recorded here; further calls are not sent to the driver. The context is recreated when the
+//! device is opened again, but only if all objects of the old context were dropped: page-locked
+//! memory ends with its context, and a remaining owner would write to unmapped memory.
 
 use super::api::{Fault, FaultKind, Try};
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ const LEFT: &str = "kjit";
 #[derive(Default)]
 pub(super) struct Contexts(Mutex<HashMap<u32, Context>>);
 
-/// The state that all handles of an opened device share: the fault by which it was lost.
+/// The state that all handles of an opened device share: the fault after which it was lost.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Context(Arc<OnceLock<Fault>>);
 

@@ -314,7 +314,7 @@ impl<T> DeviceBuffer<T> {
         Ok(DeviceBuffer::over(Arc::clone(&self.memory), offset, end - start))
     }
 
-    /// The bytes as values of another type.
+    /// The bytes as values of type `U`.
     ///
     /// # Errors
     /// [`Error::Buffer`] if the size is not a multiple of the type's size, or the address is not

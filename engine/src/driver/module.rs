@@ -40,8 +40,8 @@ impl Device {
     /// Loads a code object.
     ///
     /// # Errors
-    /// [`Error::Load`] if the code object is for another target, or the driver refuses it. If the
-    /// driver refuses, the message names both versions.
+    /// [`Error::Load`] if the code object is for a different target, or the driver refuses it. If
+    /// the driver refuses, the message names both versions.
     pub fn load(&self, code: &CodeObject) -> Result<Module> {
         let fail = |why: String| Error::Load {
             kernel: code.name().to_owned(),
@@ -55,8 +55,8 @@ impl Device {
                 self.target()
             )));
         }
-        // SAFETY: a compiler of this process made the bytes, or they were verified by hash. Their
-        // headers were checked when the code object was made.
+        // SAFETY: the bytes are from a compiler of this process, or were verified by hash. Their
+        // headers were checked when the code object was created.
         let raw = unsafe { self.raw().module(code.bytes()) }.map_err(|fault| {
             let (major, minor) = self.info().driver;
             match fault.kind {
@@ -87,7 +87,7 @@ impl Module {
     /// Returns a kernel by its symbol.
     ///
     /// # Errors
-    /// [`Error::Load`] if there is no kernel with this name. The message lists the kernels.
+    /// [`Error::Load`] if the module lacks a kernel with this name. The message lists the kernels.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let code = &self.inner.code;
         let fail = |why: String| Error::Load {

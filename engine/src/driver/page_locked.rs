@@ -49,7 +49,7 @@ pub struct PinnedMemory {
     pub(super) pending: Mutex<Pending>,
 }
 
-// SAFETY: the pointer is to memory that this value owns; host access goes through the lock.
+// SAFETY: this value owns the memory; host access goes through the lock.
 unsafe impl Send for PinnedMemory {}
 
 // SAFETY: host access goes through the lock, so references can be shared between threads.

@@ -63,7 +63,7 @@ impl Device {
         let bytes = bytes_of::<T>(len)?.max(1);
         let (at, address) =
             self.pinned_answer(self.raw().alloc_host(bytes, write_combined), bytes)?;
-        // SAFETY: `bytes` bytes were just allocated there, and no one else has the address.
+        // SAFETY: `bytes` bytes were just allocated there, and the address was not passed on.
         unsafe { at.write_bytes(0, bytes as usize) };
         let memory =
             PinnedMemory { device: self.clone(), at, address, bytes, pending: Mutex::default() };
@@ -105,7 +105,7 @@ impl<T: Pod> PinnedBuffer<T> {
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.len * size_of::<T>() // the size was checked when the buffer was made
+        self.len * size_of::<T>() // the size was checked when the buffer was created
     }
 
     /// A view of a range of the values.
@@ -211,7 +211,7 @@ struct Locked {
     device: Device,
     /// Keeps the mapping alive. It is dropped after the pages are unlocked.
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    /// The address at registration. `as_ref` might return another one later.
+    /// The address at registration. `as_ref` might return a different slice later.
     at: usize,
     len: usize,
     pending: Mutex<Pending>,
@@ -274,7 +274,7 @@ impl HostMap {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // A lost context makes no more copies; otherwise this waits for every copy. Graphs with
+        // A lost context does not copy any more; otherwise this waits for every copy. Graphs with
         // copies from this memory wait for their last replay before they release it.
         let _ = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
         let (device, owner, at) = (self.device.clone(), Arc::clone(&self.owner), self.at);

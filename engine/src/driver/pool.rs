@@ -124,7 +124,7 @@ pub struct Arena {
 }
 
 impl Device {
-    /// Makes an arena of `bytes` bytes. [`Arena::room`] gives the size that a buffer needs.
+    /// Creates an arena of `bytes` bytes. [`Arena::room`] gives the size that a buffer needs.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with the requested and the free bytes.

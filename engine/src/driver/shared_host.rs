@@ -32,7 +32,7 @@ impl Device {
         let bytes = bytes_of::<T>(len)?.max(1);
         let at = first.pinned_answer(first.raw().alloc_host_shared(bytes), bytes)?;
         let pages = Arc::new(SharedPages { devices: devices.to_vec(), at: at as usize });
-        // SAFETY: that many bytes were just allocated there, and no one else has the address.
+        // SAFETY: that many bytes were just allocated there, and the address was not passed on.
         unsafe { at.write_bytes(0, bytes as usize) };
         let view = |device: &Device| {
             // SAFETY: page-locked above for all devices of the vendor, and kept alive by `pages`.

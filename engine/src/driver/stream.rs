@@ -48,7 +48,7 @@ impl Device {
         self.make_stream(0)
     }
 
-    /// A stream whose kernels have priority over those of other streams.
+    /// A stream whose kernels have priority over kernels of other streams.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -167,7 +167,7 @@ impl Stream {
     /// captured it, are done.
     ///
     /// # Safety
-    /// The kernel's code runs as it is. With this geometry, these arguments, and the contents of
+    /// The kernel's code runs unchecked. With this geometry, these arguments, and the contents of
     /// the buffers at that time, the kernel must
     /// - read and write only the buffers that it is given, within their bounds, and its own memory;
     /// - leave no value in them that is invalid for their type, and touch nothing that the host or
@@ -212,8 +212,8 @@ impl Stream {
         }
         // SAFETY: `list` has one pointer for each argument of the code object. Each points to as
         // many bytes as declared (`pack` sized the block). Function and stream are alive. The
-        // caller keeps the buffers alive now; afterwards their drop does (driver: free waits; pool:
-        // stream order; page-locked: events; graph: kept).
+        // caller keeps the buffers alive now; afterwards their drop waits (driver: free waits;
+        // pool: stream order; page-locked: events; graph: owned by it).
         let sent =
             unsafe { self.device().raw().launch(kernel.raw(), &shape, list, self.inner.raw) };
         drop(state);
@@ -284,7 +284,7 @@ impl Stream {
     /// Records the event at the current end of the stream.
     ///
     /// # Errors
-    /// [`Error::Driver`]; [`Error::Buffer`] if the event belongs to another device.
+    /// [`Error::Driver`]; [`Error::Buffer`] if the event belongs to a different device.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.here(event.device(), "the event")?;
         self.keep_event(event);

@@ -42,7 +42,7 @@ impl Device {
     /// descriptions.
     ///
     /// # Errors
-    /// [`Error::Buffer`] for matrices that the copy engine cannot read, or that end behind the
+    /// [`Error::Buffer`] for matrices that the copy engine cannot read, or that end beyond the
     /// buffer; [`Error::Driver`].
     pub fn tensor_map(
         &self,

@@ -27,7 +27,7 @@ pub(super) struct CudaDevice {
 // SAFETY: a CUDA context may be made current in, and used from, any thread; the driver locks
 // internally.
 unsafe impl Send for CudaDevice {}
-// SAFETY: a CUDA context may be used from several threads at once; the driver locks internally.
+// SAFETY: several threads may use a CUDA context concurrently; the driver locks internally.
 unsafe impl Sync for CudaDevice {}
 
 impl Drop for CudaDevice {

@@ -1,4 +1,4 @@
-//! The entry points of the CUDA driver, looked up one by one. Types come from cudarc's `sys`.
+//! The entry points of the CUDA driver, looked up one by one. Types are those of cudarc's `sys`.
 //! cudarc's own lookup is not used for two reasons. It panics if the library or a symbol is
 //! missing. It also declares results as a Rust enum, so a code newer than the crate is undefined
 //! behaviour. Here a result is a number.

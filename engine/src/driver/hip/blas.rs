@@ -15,7 +15,7 @@ pub(super) struct RocblasHandle {
     library: String,
     runtime: Arc<HipRuntime>,
     ordinal: c_int,
-    /// A handle may be used by one thread at a time.
+    /// Two threads must not use a handle concurrently.
     handle: Mutex<Handle>,
 }
 
@@ -29,7 +29,7 @@ impl Drop for RocblasHandle {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: takes a number. An error here has no remedy.
         let _ = unsafe { self.runtime.hip.hipSetDevice(self.ordinal) };
-        // SAFETY: made in `open` and destroyed once; the call waits for its work.
+        // SAFETY: created in `open` and destroyed once; the call waits for its work.
         let _ = unsafe { self.rocblas.rocblas_destroy_handle(handle.0) };
     }
 }

@@ -34,7 +34,7 @@ macro_rules! h {
     };
 }
 
-/// A call with this device made current.
+/// Calls `f` with this device current.
 macro_rules! call {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {
         // SAFETY: out-parameters are locals; the rest is valid by the contract of `RawDevice`.
@@ -116,7 +116,7 @@ impl HipDevice {
             })
         };
         if let Err(error) = known {
-            // SAFETY: no one has the address of these pages.
+            // SAFETY: the address of these pages was not passed on.
             unsafe { libc::munmap(at, bytes) };
             return Err(self.fault(error));
         }
@@ -140,7 +140,7 @@ impl HipDevice {
         let mut address = null_mut();
         // SAFETY: allocated above; writes one pointer.
         if let Err(error) = unsafe { hip.hipHostGetDevicePointer(&mut address, at, 0) } {
-            // SAFETY: no one has the address of this memory.
+            // SAFETY: the address of this memory was not passed on.
             let _ = unsafe { hip.hipHostFree(at) };
             return Err(self.fault(error));
         }

@@ -44,7 +44,7 @@ pub(super) fn fault(error: hip_sys::Error) -> Fault {
     }
 }
 
-/// Whether an error means that there is no GPU: `hipInit` of ROCm 5 returns 101, other calls 100.
+/// Whether an error means that a GPU is missing: `hipInit` of ROCm 5 returns 101, other calls 100.
 pub(super) fn no_device(error: &hip_sys::Error) -> bool {
     matches!(error.code(), Some(codes::hipErrorNoDevice | codes::hipErrorInvalidDevice))
 }

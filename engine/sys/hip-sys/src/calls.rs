@@ -1,6 +1,6 @@
-//! The macro that makes a library interface from a list of signatures.
+//! The macro that generates a library interface from a list of signatures.
 
-/// A listed call: its name and its argument types as text.
+/// A listed call: its name and its argument types as a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// Name of the symbol.
@@ -9,10 +9,10 @@ pub struct Signature {
     pub arguments: &'static [&'static str],
 }
 
-/// Makes a struct with an optional function pointer per signature, and a method of the same name
-/// that returns `Result`. If a symbol is missing, only its own call returns an error. All results
-/// are 32-bit codes, 0 for success. They are numbers and not a Rust enum, because a code newer than
-/// this crate would be undefined behaviour for an enum.
+/// Generates a struct with an optional function pointer per signature, and a method of the same
+/// name that returns `Result`. If a symbol is missing, only its own call returns an error. All
+/// results are 32-bit codes, 0 for success. They are numbers and not a Rust enum, because a code
+/// newer than this crate would be undefined behaviour for an enum.
 ///
 /// `describe` is a function `fn(&Self, u32) -> (String, String)`: the name and the meaning of a
 /// code.
@@ -42,7 +42,7 @@ macro_rules! calls {
             /// Looks up all calls in an opened library.
             #[must_use]
             pub fn over(opened: $crate::LoadedLibrary) -> $owner {
-                // SAFETY: the signatures are those of the vendor's headers (checked by this crate's
+                // SAFETY: signatures are as in the vendor's headers (checked by this crate's
                 // tests), with results as numbers.
                 unsafe { $owner { $($name: opened.symbol(stringify!($name)),)* opened } }
             }

@@ -1,18 +1,17 @@
-//! Explanations of HIP's result codes. The texts of the library only repeat the name before ROCm
-//! 6.
+//! Explanations of HIP's result codes. Before ROCm 6 the library's messages only repeat the name.
 
 use crate::CodeName;
 use crate::error::code;
 
 /// Not enough device or page-locked memory.
 pub const hipErrorOutOfMemory: u32 = 2;
-/// There is no GPU that HIP can use.
+/// HIP found no usable GPU.
 pub const hipErrorNoDevice: u32 = 100;
-/// Unknown device number. From `hipInit` of ROCm 5 it means that there is no GPU.
+/// Unknown device number. `hipInit` of ROCm 5 returns it if the machine lacks a GPU.
 pub const hipErrorInvalidDevice: u32 = 101;
 /// The code object is damaged.
 pub const hipErrorInvalidImage: u32 = 200;
-/// The code object is for another architecture.
+/// The code object is for a different architecture.
 pub const hipErrorNoBinaryForGpu: u32 = 209;
 /// The file is not a code object.
 pub const hipErrorInvalidKernelFile: u32 = 218;

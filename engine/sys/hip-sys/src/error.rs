@@ -57,7 +57,7 @@ pub struct CodeName {
     pub code: u32,
     /// The vendor's name of the code.
     pub name: &'static str,
-    /// Meaning of the code and, if known, what to do.
+    /// Meaning of the code and, if known, a remedy.
     pub says: &'static str,
 }
 

@@ -2,9 +2,9 @@
 //! If a symbol is missing, only that call returns an error. [`Hip`] below declares the calls;
 //! result codes are in [`codes`]. The names are the vendor's names.
 //!
-//! Signatures are those of ROCm 5.2 (a test compares them with Debian's headers). They are
-//! unchanged in ROCm 6 and 7. The documentation of a newer call states its version. `hiprtc-sys`
-//! and `rocblas-sys` use this loader and macro.
+//! Signatures are as in ROCm 5.2 (a test compares them with Debian's headers). They are unchanged
+//! in ROCm 6 and 7. The documentation of a newer call states its version. `hiprtc-sys` and
+//! `rocblas-sys` use this loader and macro.
 //!
 //! ```
 //! use hip_sys::{Error, Hip};
@@ -155,7 +155,7 @@ calls! {
     fn hipDriverGetVersion(version: *mut c_int);
     /// Version as major × 10 000 000 + minor × 100 000 + patch.
     fn hipRuntimeGetVersion(version: *mut c_int);
-    /// Number of visible devices; returns 100 if there is none.
+    /// Number of visible devices; returns 100 if it is zero.
     fn hipGetDeviceCount(count: *mut c_int);
     /// Makes a device current in the calling thread.
     fn hipSetDevice(device: c_int);
@@ -211,14 +211,14 @@ calls! {
     );
     /// Sets every byte of a range.
     fn hipMemsetAsync(to: *mut c_void, byte: c_int, bytes: usize, stream: hipStream_t);
-    /// Whether a device can access another's memory.
+    /// Whether a device can access the memory of another device.
     fn hipDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int);
-    /// Enables access from the current device to another's memory; flags are 0.
+    /// Enables access from the current device to the memory of another device; flags are 0.
     fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint);
 
     /// Lowest and highest stream priority; the highest is the smallest number.
     fn hipDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
-    /// Makes a stream on the current device.
+    /// Creates a stream on the current device.
     fn hipStreamCreateWithPriority(stream: *mut hipStream_t, flags: c_uint, priority: c_int);
     /// Destroys a stream. Work in it still completes.
     fn hipStreamDestroy(stream: hipStream_t);
@@ -228,7 +228,7 @@ calls! {
     fn hipStreamQuery(stream: hipStream_t);
     /// Makes the stream wait for the event; flags are 0.
     fn hipStreamWaitEvent(stream: hipStream_t, event: hipEvent_t, flags: c_uint);
-    /// Makes an event on the current device.
+    /// Creates an event on the current device.
     fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint);
     /// Destroys an event.
     fn hipEventDestroy(event: hipEvent_t);
@@ -270,7 +270,7 @@ calls! {
     fn hipGraphGetNodes(graph: hipGraph_t, nodes: *mut hipGraphNode_t, count: *mut usize);
     /// Destroys a graph.
     fn hipGraphDestroy(graph: hipGraph_t);
-    /// Makes an executable graph; the last three arguments may be null, null and 0.
+    /// Creates an executable graph; the last three arguments may be null, null and 0.
     fn hipGraphInstantiate(
         exec: *mut hipGraphExec_t, graph: hipGraph_t, error_node: *mut hipGraphNode_t, log: *mut c_char, len: usize,
     );
@@ -278,7 +278,7 @@ calls! {
     fn hipGraphUpload(exec: hipGraphExec_t, stream: hipStream_t);
     /// Replays an executable graph.
     fn hipGraphLaunch(exec: hipGraphExec_t, stream: hipStream_t);
-    /// Updates an executable graph with another graph's parameters.
+    /// Updates an executable graph with the parameters of another graph.
     fn hipGraphExecUpdate(
         exec: hipGraphExec_t, graph: hipGraph_t, error_node: *mut hipGraphNode_t,
         result: *mut hipGraphExecUpdateResult,
@@ -327,7 +327,7 @@ impl Hip {
     }
 }
 
-/// The name and meaning of a code: from [`codes`] if it is there, otherwise from the library.
+/// The name and meaning of a code: from [`codes`] if listed, otherwise from the library.
 fn describe(hip: &Hip, code: u32) -> (String, String) {
     if let Some(row) = name_in(codes::CODES, code) {
         return (row.name.to_owned(), row.says.to_owned());

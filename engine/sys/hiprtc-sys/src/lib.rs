@@ -70,7 +70,7 @@ calls! {
 
     /// Version of hiprtc's interface (9.0 in ROCm 5 to 7). It is independent of the compiler.
     fn hiprtcVersion(major: *mut c_int, minor: *mut c_int);
-    /// Makes a program from a source and its headers.
+    /// Creates a program from a source and its headers.
     fn hiprtcCreateProgram(
         program: *mut hiprtcProgram, source: *const c_char, name: *const c_char, header_count: c_int,
         headers: *mut *const c_char, include_names: *mut *const c_char,
@@ -144,7 +144,7 @@ fn describe_hiprtc(_: &Hiprtc, code: u32) -> (String, String) {
 }
 
 calls! {
-    /// The opened code-object manager, the compiler behind hiprtc.
+    /// The opened code-object manager, which hiprtc uses.
     pub struct Comgr, described by describe_comgr;
 
     /// Number of known architectures.

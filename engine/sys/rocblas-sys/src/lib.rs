@@ -76,7 +76,7 @@ calls! {
     /// The opened library.
     pub struct Rocblas, described by describe;
 
-    /// Makes a handle on the current device.
+    /// Creates a handle on the current device.
     fn rocblas_create_handle(handle: *mut rocblas_handle);
     /// Destroys a handle.
     fn rocblas_destroy_handle(handle: rocblas_handle);
