@@ -4,8 +4,8 @@
 //! gfx908 copies accumulation registers to each other through a vector register. LLVM before July
 //! 2025 (including clang 19; pull request 149291) may use a vector register that was never written.
 //! 14 of 16 cases of attention were wrong when their machine code was emulated; with clang 22 all
-//! were right. The version is not a reliable test: compilers of vendors have other version numbers,
-//! and those of distributions have patches.
+//! were right. The version is not a reliable test: vendors use different version numbers, and
+//! distributions add patches.
 
 use kjit_engine::{Constants, Job, Options, Source, Target};
 
@@ -25,7 +25,7 @@ pub fn copies_are_correct(code: &[u8]) -> bool {
     text(code).is_some_and(sound)
 }
 
-/// The words of the `.text` section of a 64-bit ELF file.
+/// The words in section `.text` of a 64-bit ELF file.
 fn text(elf: &[u8]) -> Option<&[[u8; 4]]> {
     let number = |at: usize, size: usize| {
         let bytes = elf.get(at..at.checked_add(size)?)?;
@@ -78,7 +78,7 @@ fn writes(word: u32, next: u32) -> (usize, usize) {
         (0x34, _) if word & 0xffff_0000 == ACCVGPR_READ => (low, 1),
         // Other VOP3P: packed arithmetic. Matrix instructions write accumulation registers.
         (0x34, _) if word >> 23 == 0x1a7 => (low, usize::from(word >> 16 & 0x7f < 0x40)),
-        // VOP3: comparisons come first; v_readlane_b32 is among the others. v_lshlrev_b64 and
+        // VOP3: low opcodes are comparisons; v_readlane_b32 is above them. v_lshlrev_b64 and
         // v_mad_u64_u32 write two registers.
         (0x34, _) => match word >> 16 & 0x3ff {
             0..0x100 | 0x289 => (0, 0),

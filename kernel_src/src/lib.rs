@@ -1,7 +1,7 @@
 //! GPU kernels of language models as source, and for each family the Rust that specialises it.
 //!
-//! The crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* describes a
-//! computation and its sizes. A spec and a [`Target`](kjit_engine::Target) give a [`Kernel`]
+//! The crate has sources and arithmetic only: it calls no GPU and opens no file. A *spec* describes
+//! a computation and its sizes. A spec and a [`Target`](kjit_engine::Target) give a [`Kernel`]
 //! (source, constants, entry point, block size, LDS) and a launch.
 //!
 //! The modules are in folders: `vocabulary` (shared by all families), then the families `products`,

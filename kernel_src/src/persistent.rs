@@ -2,9 +2,9 @@
 //! `gpu/persist.h`, and `gpu/stream.h` for streamed weights.
 //!
 //! [`Family::inside`](crate::Family::inside) gives a family's part of such a kernel. This module
-//! generates the kernel's text: the shapes, the shared memory, and a case for each distinct step.
-//! The order of the steps is data, a list of instructions in device memory. So a model of a hundred
-//! layers has no more code than one of its distinct layers.
+//! generates the kernel's source: structs of constants, shared memory, and a case for each distinct
+//! step. The order of the steps is data, a list of instructions in device memory. So a model of a
+//! hundred layers has no more code than one of its distinct layers.
 
 use crate::attention::kv::KvLayout;
 use crate::spec::Spec;
@@ -27,16 +27,14 @@ const BESIDE: u32 = 32;
 pub const HEAD: usize = 8;
 /// Bit of an instruction's first word: a grid barrier follows it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
-/// Unit of a field of an instruction's first word: the number, from 1, of the all-reduce that the
-/// instruction makes; 0: none.
+/// Unit of a field in an instruction's first word: the number, from 1, of its all-reduce; 0: none.
 pub const SUM: u64 = 1 << 33;
 /// Most bytes of static shared memory of a step, without sums. Attention needs the most.
 const STEP: usize = 14 << 10;
 /// Bytes of static shared memory of the kernel: for the largest step, four instructions, the
 /// block's barrier state, the ring's barriers.
 const FIXED: usize = STEP + (4 << 10);
-/// Bytes of the sums that each wave of a slot makes for a column: two buffers of 128 rows of two
-/// matrices.
+/// Bytes for the sums of a wave in a column: two buffers of 128 rows of two matrices.
 const SUMS: usize = 2 << 10;
 /// Bytes of a line of shared memory. Copies fill whole lines. Rows of other lengths begin anywhere
 /// in a line.
@@ -48,7 +46,7 @@ const SLOT_COSTS: f64 = 700.0;
 /// Cost of a short ring: half of the bytes that arrive while a block waits for others: 0.25 µs at
 /// 35 KB/µs per multiprocessor (H200).
 const SHORT_COSTS: f64 = 4200.0;
-/// Waves that share a slot when experts' rows come through the ring. On an H100 with qwen3-30b-a3b
+/// Waves that share a slot when the ring streams rows of experts. On an H100 with qwen3-30b-a3b
 /// Q4_K_M one wave gives 590 tokens/s, two give 600.
 const MIXTURES_SHARE: usize = 2;
 /// Bytes of weights in flight per multiprocessor: enough to keep an H100 or an H200 busy. More
@@ -249,7 +247,7 @@ fn ring(steps: &[Step], bytes: usize, inside: StepContext) -> Result<Ring, SpecE
         })
 }
 
-/// The kernel's text.
+/// The kernel's source.
 fn render(
     steps: &[Step],
     declared: &[&[Declared]],
@@ -370,7 +368,7 @@ fn takes(text: &mut String, declared: &[Declared], indent: &str) {
     }
 }
 
-/// A family's text with the name of the shape.
+/// A family's source with the name of its struct of constants.
 fn named(text: &str, i: usize) -> String {
     text.replace("<S>", &format!("<Shape{i}>")).replace("<S,", &format!("<Shape{i},"))
 }

@@ -102,7 +102,7 @@ macro_rules! registry {
             $($(#[$doc])* $name($spec),)*
         }
 
-        /// The division of the work of a kernel of any family.
+        /// The tuning of a kernel of any family.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Tuning {
             $($(#[$doc])* $name(<$spec as Family>::Tuning),)*
@@ -115,7 +115,7 @@ macro_rules! registry {
         }
 
         impl TryFrom<Spec> for $spec {
-            /// The unchanged spec, if it belongs to another family.
+            /// The unchanged spec, if it belongs to a different family.
             type Error = Spec;
 
             fn try_from(spec: Spec) -> Result<$spec, Spec> {
@@ -197,7 +197,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The size at which the kernel is timed alone, with `depth` tokens in the cache.
+            /// The size for timing the kernel, with `depth` tokens in the cache.
             #[must_use]
             pub fn timed_at(&self, depth: usize) -> Size {
                 match self {
@@ -224,8 +224,8 @@ macro_rules! registry {
                 }
             }
 
-            /// This spec with another tuning. With `None`, or a tuning of another family, the
-            /// default is used.
+            /// This spec with a tuning. With `None`, or a tuning of a different family, the default
+            /// is used.
             #[must_use]
             pub fn with(&self, tuning: Option<Tuning>) -> Spec {
                 match self {
@@ -294,7 +294,7 @@ impl Spec {
         all
     }
 
-    /// The tuning that has this text.
+    /// The tuning with this string.
     #[must_use]
     pub fn named(&self, target: &Target, text: &str) -> Option<Tuning> {
         let default = self.with(None).tuning(target)?;

@@ -1,9 +1,9 @@
 //! Tuning as data: the best measured choices, and their source.
 //!
-//! A tuned choice consists of two texts: one of a [`Spec`] and one of a [`Tuning`]. It is valid
-//! only if the second is the text of a tuning in the spec's own space. So a file, a cache record or
-//! a pack can only choose among kernels that this code knows. Candidates and defaults are in the
-//! module of each family.
+//! A tuned choice consists of two strings: one of a [`Spec`] and one of a [`Tuning`]. It is valid
+//! only if the second is a tuning in the spec's tuning space. So a file, a cache record or a pack
+//! can only choose among kernels that this code knows. Candidates and defaults are in the module of
+//! each family.
 
 pub use crate::spec::Tuning;
 pub use crate::vocabulary::shipped;

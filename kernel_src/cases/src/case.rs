@@ -80,8 +80,8 @@ impl Case {
         Ok(case)
     }
 
-    /// Changes this case to `spec`, the same computation with another tuning. Working memory grows
-    /// if the variant needs more, and never shrinks.
+    /// Changes this case to `spec`, the same computation with a different tuning. Working memory
+    /// grows if the variant needs more, and never shrinks.
     ///
     /// # Errors
     /// As for the family; a family without variants.

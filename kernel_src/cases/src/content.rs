@@ -39,13 +39,13 @@ impl Content {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the content is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The repeating part, in two pieces in order; all bytes if nothing repeats.
+    /// The period, as two slices in order; all bytes if nothing repeats.
     #[must_use]
     pub fn pieces(&self) -> [&[u8]; 2] {
         let (before, part) = self.part.split_at_checked(self.from).unwrap_or((&[], &self.part));
@@ -65,8 +65,8 @@ impl Content {
         if let [byte] = **self.part { Some(byte) } else { None }
     }
 
-    /// All bytes, copied a range at a time: results of a prompt have millions, and copying them one
-    /// by one took 10 ns each.
+    /// All bytes, copied range by range: results of a prompt have millions, and copying single
+    /// bytes took 10 ns each.
     fn all(&self) -> Vec<u8> {
         if let Some(byte) = self.uniform() {
             return vec![byte; self.len];

@@ -25,8 +25,7 @@ impl Random {
         Random { state: seed, shared: None, begun: None }
     }
 
-    /// For cheap cases: matrices repeat a few rows, which are made once for all cases that use
-    /// `shared`.
+    /// For cheap cases: matrices repeat a few rows, which all cases with `shared` share.
     #[must_use]
     pub fn sharing(self, shared: &Arc<SharedData>) -> Random {
         Random { shared: Some(Arc::clone(shared)), ..self }
@@ -41,7 +40,7 @@ impl Random {
         (first + before * STEP) % distinct.max(1)
     }
 
-    /// A generator of the same kind with another seed.
+    /// A generator of the same kind with a different seed.
     pub(crate) fn again(&self, seed: u64) -> Random {
         Random { state: seed, shared: self.shared.clone(), begun: self.begun }
     }
@@ -91,7 +90,7 @@ impl Random {
         (0..n).map(|_| (self.normal() * deviation) as f32).collect()
     }
 
-    /// Activations like those of models: normal; a few are fifty times as large.
+    /// Activations like those of models: normally distributed, a few fifty times as large.
     pub fn activations(&mut self, n: usize) -> Vec<f32> {
         (0..n)
             .map(|_| (self.normal() * if self.below(200) == 0 { 50.0 } else { 1.0 }) as f32)
@@ -99,7 +98,7 @@ impl Random {
     }
 }
 
-/// The factor with which the sum of four uniform 16-bit numbers has deviation 1: √3 / 2¹⁶.
+/// √3 / 2¹⁶: times this factor, the sum of four uniform 16-bit numbers has deviation 1.
 const SUM_OF_FOUR: f64 = 1.732_050_807_568_877_2 / 65536.0;
 
 /// A random matrix: in the file's format, in the device's layout, and as values.

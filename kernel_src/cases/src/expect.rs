@@ -60,7 +60,7 @@ pub const QUANTISED: Tolerance = Tolerance {
     reason: "activations are rounded to 2^-16 of the largest in their group",
 };
 
-/// f32 sums in another order than in the oracle.
+/// f32 sums in a different order than the oracle's.
 pub const SINGLE: Tolerance =
     Tolerance { norm: 2e-6, each: 4e-5, reason: "sums in single precision" };
 
@@ -78,8 +78,8 @@ impl Expect {
         self.held((before.len(), || before), got)
     }
 
-    /// As [`Expect::check`]; the contents before the launch are made only for inputs, since
-    /// poisoned outputs do not need them.
+    /// As [`Expect::check`]; the contents before the launch are generated only for inputs, since
+    /// outputs are poisoned.
     pub(crate) fn held<'b>(
         &self,
         (len, before): (usize, impl FnOnce() -> &'b [u8]),
@@ -167,7 +167,7 @@ impl Storage {
 /// The fewest elements for one thread.
 const PIECE: usize = 1 << 16;
 
-/// Results of `part` for 0 … n in pieces, in order, with at most eight threads. A prompt has
+/// Results of `part` for ranges of 0 … n, in order, with at most eight threads. A prompt has
 /// millions of results. For 8B, comparing them in one thread took 70 ms of a first start.
 fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Sync) -> Vec<R> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -187,7 +187,7 @@ fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Syn
     })
 }
 
-/// Compares `len` elements, which `got` returns by index, with the oracle's.
+/// Compares `len` elements, which `got` returns by index, with the oracle.
 fn near(
     len: usize,
     got: impl Fn(usize) -> f64 + Sync,

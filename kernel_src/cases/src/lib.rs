@@ -1,5 +1,5 @@
 //! Test cases of every kernel family as data: a kernel, its launch, its arguments and the expected
-//! results. The same cases run on the simulated device, on a real one (`doctor --run`) and as proof
+//! results. The cases run on the simulated device, on a real one (`doctor --run`) and as proof
 //! bundles.
 //!
 //! Inputs are random but seeded. Outputs start poisoned with NaN. Expected values are computed here

@@ -1,5 +1,5 @@
-//! One kernel of each kind at sizes of real models: the compile matrix, in which no kernel may
-//! spill. Each family chooses its samples ([`Cases::samples`](crate::Cases::samples)).
+//! The compile matrix: one kernel of each kind at sizes of real models. None of them may spill.
+//! Each family chooses its samples ([`Cases::samples`](crate::Cases::samples)).
 
 pub use crate::samples::Sample;
 
@@ -8,8 +8,8 @@ use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_kernels::SpecError;
 
-/// The kernels for a target: every kernel at its default wave width. If the target has another
-/// width, also the kernels of each family whose geometry depends on it, at that width.
+/// The kernels for a target: every kernel at its default wave width. If the target has a second
+/// wave width, also the kernels whose geometry depends on it, at that width.
 ///
 /// # Errors
 /// A kernel that cannot be specialised: then the list is wrong.

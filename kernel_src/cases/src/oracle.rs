@@ -1,4 +1,4 @@
-//! Parts of oracles that several families share, in f64.
+//! Code of oracles that several families share, in f64.
 
 use crate::case::{CaseArg, floats, input, optional};
 use crate::data::{Matrix, Random};
@@ -101,7 +101,7 @@ pub(crate) fn matrices(
     segments.iter().map(one).collect()
 }
 
-/// The arguments of a product for its weights; `y` makes the output of a segment.
+/// The arguments of a product for its weights. `y` returns the output of a segment.
 pub(crate) fn segment_args(
     matrices: &[(Matrix, Vec<f32>)],
     finish: Finish,

@@ -44,7 +44,7 @@ impl Pages {
         self.pages * kv.page_bytes().unwrap_or(0) / bytes
     }
 
-    /// Index of the first element of a row of the first slot, for storage types without scales.
+    /// Index of the first element of a row in the first slot, for storage types without scales.
     pub fn element(&self, kv: &KvLayout, bytes: usize, head: usize, position: usize) -> usize {
         let page = self.table[position / PAGE] as usize * kv.page_bytes().unwrap_or(0) / bytes;
         page + (head * PAGE + position % PAGE) * kv.head_dim

@@ -1,5 +1,4 @@
-//! The cases and samples of all families of the registry
-//! ([`families!`](kjit_kernels::families)).
+//! The cases and samples of all registered families ([`families!`](kjit_kernels::families)).
 
 use crate::case::Case;
 use crate::cases::Cases;

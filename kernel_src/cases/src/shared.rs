@@ -12,11 +12,11 @@ use std::convert::Infallible;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Distinct rows of a matrix of a cheap case. A prime, so that no tile of rows has correct values
-/// if it is read instead of another tile.
+/// Distinct rows of a cheap case's matrix. A prime, so that a kernel that reads a wrong tile of
+/// rows gets wrong values.
 pub(crate) const DISTINCT_CHEAP: usize = 61;
 
-/// Values by key, made by the first request.
+/// Values by key, computed at the first request.
 type SharedValues<K, V> = Mutex<HashMap<K, Arc<Mutex<Option<Arc<V>>>>>>;
 
 /// Rows by format and width, and tiles by number of rows and width, for all requests so far.
@@ -26,7 +26,8 @@ pub struct SharedData {
     tiles: SharedValues<(usize, usize), Tiles>,
 }
 
-/// The value of this key; it is made if it does not exist. Requests for other keys do not wait.
+/// The value of this key, which is computed if it does not exist. Requests for other keys do not
+/// wait.
 fn once<K: Eq + Hash, V, E>(
     places: &SharedValues<K, V>,
     key: K,

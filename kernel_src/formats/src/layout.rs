@@ -2,8 +2,8 @@
 //! 16 bytes, and the scales of the row.
 //!
 //! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of
-//! 16), one after another, so one row is contiguous (a single bulk copy). A record has sections,
-//! each starting at a multiple of 16 bytes:
+//! 16). Records are contiguous, so one bulk copy loads a row. A record has sections, each starting
+//! at a multiple of 16 bytes:
 //! | section | bytes for each 32 weights | contents |
 //! |---|---|---|
 //! | `c8` | 32 | 8-bit codes |

@@ -74,7 +74,7 @@ arguments! {
         capacity: U32,
         /// Number of slices of the context.
         splits: U32,
-        /// Bytes from one slot's keys, or values, to those of the next slot; 0 with pages.
+        /// Distance of slots in `keys` and `values`, in bytes; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
         /// with pages.
@@ -290,7 +290,7 @@ impl Family for AttendSpec {
             AttendTuning::Wide { .. } => (WIDE, Constants::new()),
             AttendTuning::Rings { .. } => {
                 // Explicit, since otherwise the compiler stops at 128 registers and spills one.
-                // Blocks that run together have at least so many.
+                // Minimum of concurrent blocks.
                 let together = t.blocks_per_unit().min(512 / block.threads).max(1);
                 (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
             }

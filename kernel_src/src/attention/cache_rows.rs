@@ -35,7 +35,7 @@ arguments! {
         tokens: U32,
         /// Number of positions of a slot.
         capacity: U32,
-        /// Bytes from one slot's rows to those of the next slot; 0 with pages.
+        /// Distance of slots, in bytes; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
         /// with pages.

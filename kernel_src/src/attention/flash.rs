@@ -98,7 +98,7 @@ arguments! {
 const NAME: &str = "flash";
 const NAME_GROUPS: &str = "flash_wgmma";
 
-/// `(largest head, waves, tokens, keys, stages, parts)`.
+/// `(largest head, waves, tokens, keys, stages, output parts)`.
 type Row = (usize, u32, u32, u32, u32, u32);
 
 /// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384

@@ -38,8 +38,8 @@ pub struct HeadsForm {
     pub qk_norm: bool,
     /// Rotation of queries and keys.
     pub rope: RopeForm,
-    /// Whether the new tokens' keys and values are already in the cache, from another layer: then
-    /// only queries are prepared.
+    /// Whether an earlier layer has already stored the new tokens' keys and values in the cache.
+    /// Then only queries are prepared.
     pub kept_before: bool,
     /// Whether keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
@@ -168,7 +168,7 @@ impl Scores {
     }
 }
 
-/// The form in a spec's text: `, window 1024, cap 50`.
+/// The form in a spec's string: `, window 1024, cap 50`.
 impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.window.map_or(Ok(()), |w| write!(f, ", window {w}"))?;

@@ -46,7 +46,7 @@ arguments! {
         capacity: U32,
         /// Number of blocks that share a row.
         splits: U32,
-        /// Bytes from one slot's rows to those of the next slot.
+        /// Distance of slots, in bytes.
         sequence_bytes: U64,
     }
 }

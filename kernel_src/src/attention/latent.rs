@@ -9,9 +9,9 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target, Vendor};
 use std::fmt;
 
-/// Attention in which the row of a position is the key of all heads, and its beginning is their
-/// value (DeepSeek-V2, arXiv 2405.04434). The kernel also stores the new tokens' rows. Queries and
-/// rows need no further preparation.
+/// Attention with one row per position: the key of all heads, whose first elements are their value
+/// (DeepSeek-V2, arXiv 2405.04434). The kernel also stores the new tokens' rows. Queries and rows
+/// need no further preparation.
 ///
 /// Numerics: f32 throughout, rows as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ arguments! {
         capacity: U32,
         /// Number of slices of the context.
         splits: U32,
-        /// Bytes from one slot's rows to those of the next slot; 0 with pages.
+        /// Distance of slots, in bytes; 0 with pages.
         sequence_bytes: U64,
         /// With pages: a u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after
         /// slot. With chosen positions: `tokens × chosen` u32, in rising order

@@ -102,7 +102,7 @@ impl LatentFlashTuning {
     }
 
     /// All tunings that fit a target at a wave width; the first is the default. `looked_up`:
-    /// positions come from a list or a table.
+    /// positions are read from a list or a table.
     pub fn all(
         target: &Target,
         wave: u32,

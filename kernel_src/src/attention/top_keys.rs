@@ -9,9 +9,9 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// The positions of the best scores among those that each token sees, in rising order. Among equal
-/// scores the earlier positions are chosen. If a token sees fewer, all are chosen. −0 equals 0, NaN
-/// is the lowest.
+/// The positions with the best scores that each token sees, in ascending order. Among equal scores
+/// the earlier positions are chosen. If a token sees fewer, all are chosen. −0 equals 0, NaN is the
+/// lowest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TopKeysSpec {
     /// Number of chosen positions.

@@ -76,7 +76,7 @@ pub const SAID: usize = MOST_BLOCKS as usize * 64 * 8 + 16 * (16 + 8) + 8;
 
 impl DrawSpec {
     /// Number of blocks for each of `sequences` sequences; also the last argument. All must be
-    /// resident. A block has at least 2048 logits, since a barrier costs time.
+    /// resident. A block has at least 2048 logits, because each barrier takes time.
     #[must_use]
     pub fn blocks(&self, units: u32, sequences: u32) -> u32 {
         (units / sequences.max(1)).min(MOST_BLOCKS).min((self.vocab as u32).div_ceil(2048)).max(1)

@@ -87,7 +87,7 @@ pub enum Map {
         /// Number of runs.
         slots: usize,
     },
-    /// Some elements of each run of a row.
+    /// A slice of each run of a row.
     Slice {
         /// Elements of a run.
         run: usize,

@@ -1,4 +1,4 @@
-//! Rows whose parts are on several devices: all-reduce or all-gather (`gpu/reduce.h`).
+//! All-reduce or all-gather of rows over several devices (`gpu/reduce.h`).
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -27,8 +27,8 @@ pub struct ReduceSpec {
     /// True (for many rows): values are sent in stretches, each followed by one number. False: each
     /// value is sent with a number.
     pub stretches: bool,
-    /// Whether all parts are already in the inbox, one after another: the devices belong to several
-    /// processes.
+    /// Whether all partial rows are already in the inbox, in order: a library gathers them for
+    /// devices of several processes.
     pub gathered: bool,
 }
 
@@ -164,10 +164,11 @@ impl Family for ReduceSpec {
     }
 
     fn work(&self, size: Size) -> Work {
-        // The part of this device, the parts sent to and received from each other device, the row.
+        // This device's partial row, the partial rows sent to and received from the other devices,
+        // the result.
         let wide = if self.join { self.ranks } else { 1 };
         let residual = if self.residual { wide } else { 0 };
-        // If gathered, all parts are read; the library's transfers are not counted.
+        // If gathered, all partial rows are read; the library's transfers are not counted.
         let sent = match (self.gathered, self.stretches) {
             (true, _) => 4,
             (_, true) => 8,

@@ -26,7 +26,7 @@ pub enum TileLayout {
 }
 
 impl TileLayout {
-    /// The name in texts of specs and names of cases.
+    /// The name in specs and in names of cases.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

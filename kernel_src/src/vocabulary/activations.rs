@@ -21,7 +21,8 @@ pub enum Prologue {
 
 gpu_enum!(ENUMS: Prologue { None, Norm, Silu, Gelu });
 
-/// The prologue in a spec's text: `, Norm`; empty without a prologue. Quantised columns have none.
+/// The prologue in a spec's string: `, Norm`; empty without a prologue. Quantised columns have
+/// none.
 pub(crate) struct PrologueLabel(pub Prologue, pub bool);
 
 impl fmt::Display for PrologueLabel {
@@ -39,8 +40,8 @@ impl fmt::Display for PrologueLabel {
 pub enum Form {
     /// Two planes of signed bytes with a scale for each 32.
     Quantised {
-        /// Whether the two vectors of a group are in separate halves of a plane (if all weights
-        /// take 32 at a time).
+        /// Whether the first vectors of all groups precede the second vectors (if every format has
+        /// units of 32 weights).
         split: bool,
     },
     /// f32, in units of this many elements.
@@ -120,14 +121,14 @@ impl Column {
         }
     }
 
-    /// Index of the f32 of an element in a plain column.
+    /// f32 index of an element in a plain column.
     fn quad(&self, unit: usize, i: usize) -> usize {
         let quad = i / 4;
         let at = if unit == 8 { quad % 2 * self.cols.div_ceil(8) + quad / 2 } else { quad };
         4 * at + i % 4
     }
 
-    /// The column that [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes, for oracles.
+    /// The column that [`QuantizeSpec`](crate::quantize::QuantizeSpec) writes, for oracles.
     #[must_use]
     pub fn pack(&self, x: &[f32]) -> Vec<u8> {
         let mut out = vec![0u8; self.bytes()];

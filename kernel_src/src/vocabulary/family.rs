@@ -17,7 +17,7 @@ use std::hash::Hash;
 /// A family of kernels. A value of this type is a *spec*: a computation, its sizes, and optionally
 /// a tuning.
 pub trait Family: Clone + Eq + Hash + Debug + 'static {
-    /// Name of the family: the first word of a spec's text.
+    /// Name of the family: the first word of a spec's string.
     const NAME: &'static str;
     /// The division of the work; it does not change the result.
     type Tuning: Variant;
@@ -25,7 +25,8 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     type Args<A>: Arguments<A>;
 
     /// The computation and its sizes, without the name and the tuning. It is the key of tuning
-    /// records: specs of one computation have one text, and different texts mean different kernels.
+    /// records: specs of one computation have equal strings, and different strings mean different
+    /// kernels.
     ///
     /// # Errors
     /// Only errors of the formatter.
@@ -34,8 +35,8 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The tuning in the spec, if there is one.
     fn own(&self) -> Option<Self::Tuning>;
 
-    /// This spec with the given tuning. `None`: the best measured tuning, or the family's default
-    /// if there is no measurement.
+    /// This spec with the given tuning. `None`: the best measured tuning, or without measurements
+    /// the family's default.
     #[must_use]
     fn with(self, tuning: Option<Self::Tuning>) -> Self;
 
@@ -63,7 +64,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// More LDS than the target has.
     fn block(&self, target: &Target, tuning: &Self::Tuning) -> Result<Block, SpecError>;
 
-    /// The kernel: text, constants, entry point. The tuning has been checked.
+    /// The kernel: source, constants, entry point. The tuning has been checked.
     ///
     /// # Errors
     /// Weights without a layout.
@@ -105,7 +106,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The least work of a launch.
     fn work(&self, size: Size) -> Work;
 
-    /// The size at which the kernel is timed alone, with `depth` tokens in the cache.
+    /// The size for timing the kernel, with `depth` tokens in the cache.
     fn timed_at(&self, depth: usize) -> Size {
         Size { tokens: 1, past: depth }
     }
@@ -119,7 +120,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
         self.tuning_by(shipped::table(), target)
     }
 
-    /// As [`Family::tuning`], with another table than the shipped one.
+    /// As [`Family::tuning`], with `table` instead of the shipped table.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -169,7 +170,7 @@ impl Table {
     }
 }
 
-/// The text of a spec with the family's name: the key of tuning records.
+/// A spec as a string with the family's name: the key of tuning records.
 #[derive(Debug, Clone, Copy)]
 pub struct SpecName<'a, F>(pub &'a F);
 

@@ -1,4 +1,4 @@
-//! The texts of `kernel_src/gpu`, and sources made of them.
+//! The files of `kernel_src/gpu`, and the sources that consist of them.
 
 use kjit_engine::Source;
 
@@ -130,7 +130,7 @@ const FILES: &[(&str, &str)] = files! {
     "weights.h"
 };
 
-/// The main file of the kernel of this name; empty if there is none.
+/// The main file of the kernel of this name; empty for an unknown name.
 pub(crate) fn main_of(name: &str) -> &'static str {
     let of = |(file, _): &(&'static str, _)| file.strip_suffix(".hip") == Some(name);
     FILES.iter().find(|f| of(f)).map_or("", |(file, _)| file)

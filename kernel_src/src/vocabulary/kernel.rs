@@ -1,4 +1,4 @@
-//! A specialised kernel for the engine: text, constants and the shape of a launch.
+//! A specialised kernel for the engine: source, constants and the shape of a launch.
 
 use crate::vocabulary::files;
 use crate::vocabulary::shape::Shape;
@@ -9,7 +9,7 @@ use kjit_formats::layout::LayoutError;
 /// depend on a live device.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// The text, with the headers that it includes.
+    /// The source, with the headers that it includes.
     pub source: Source,
     /// Constants of the compilation.
     pub constants: Constants,
@@ -24,7 +24,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The engine's job for a target. It must be the target for which the kernel was specialised.
+    /// The engine's job for a target. It must be the target of the kernel's specialisation.
     #[must_use]
     pub fn job(&self, target: &Target) -> Job {
         let constants = self.constants.clone();

@@ -90,7 +90,7 @@ pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
     block * 1024 + col % 32 / 8 * 256 + (row % 8 * 4 + col % 128 / 32) * 8 + col % 8
 }
 
-/// Rows (tokens) and columns of the blocks of a tiled f16 matrix.
+/// Rows (tokens) and columns of a block in a tiled f16 matrix.
 pub const TILE: usize = 64;
 
 /// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows are rounded up to 256, the most

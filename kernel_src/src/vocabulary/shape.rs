@@ -1,5 +1,5 @@
-//! Constants for the GPU's code: structs, over which its steps are templates, and enums that both
-//! sides define.
+//! Constants for the GPU's code: structs (the template arguments of its steps) and enums, which
+//! both sides define.
 
 use kjit_engine::{Constants, Value as Constant};
 use kjit_formats::format::grids::Grid;
@@ -37,8 +37,8 @@ pub(crate) const fn declares(header: &str, declaration: &str) -> bool {
     false
 }
 
-/// Makes an enum a [`GpuEnum`] of a header of `kernel_src/gpu`. It does not compile if a variant is
-/// missing, or if the header declares other variants or another order.
+/// Implements [`GpuEnum`] for an enum of a header of `kernel_src/gpu`. It does not compile if the
+/// header's enum has different variants or a different order.
 macro_rules! gpu_enum {
     ($header:ident: $type:ident { $($variant:ident),* $(,)? }) => {
         impl $crate::vocabulary::shape::GpuEnum for $type {
@@ -78,7 +78,7 @@ enum Field {
     Grid(&'static Grid),
 }
 
-/// A struct of constants, over which a step of the GPU's code is a template.
+/// A struct of constants: the template argument of a step of the GPU's code.
 ///
 /// ```
 /// use kjit_kernels::activations::Prologue;
@@ -124,8 +124,8 @@ impl Shape {
     /// Adds a `u32`.
     #[must_use]
     pub fn number(self, name: &'static str, value: impl TryInto<i64>) -> Shape {
-        // Specs have no sizes beyond i64. Saturation keeps the text valid, and the compiler rejects
-        // it as a u32.
+        // Specs have no sizes beyond i64. The saturated value is a valid literal, which the
+        // compiler rejects as a u32.
         self.with(name, Field::Number(value.try_into().unwrap_or(i64::MAX)))
     }
 
@@ -159,7 +159,7 @@ impl Shape {
         self.with(name, Field::Inner(shape))
     }
 
-    /// Adds another name for an earlier nested struct.
+    /// Adds an alias for an earlier nested struct.
     #[must_use]
     pub fn alias(self, name: &'static str, of: &'static str) -> Shape {
         self.with(name, Field::Alias(of))
@@ -172,13 +172,13 @@ impl Shape {
         self.with(name, Field::Grid(grid))
     }
 
-    /// Appends all fields of another shape.
+    /// Appends all fields of `other`.
     #[must_use]
     pub fn and(self, other: Shape) -> Shape {
         other.fields.into_iter().fold(self, |shape, (name, field)| shape.with(name, field))
     }
 
-    /// The text of the struct.
+    /// The source of the struct.
     #[must_use]
     pub fn render(&self, name: &str) -> String {
         let mut text = String::new();

@@ -26,9 +26,9 @@ pub struct BadLine {
 pub struct Row<'a> {
     /// Architecture, such as `sm_90`.
     pub arch: &'a str,
-    /// Text of the [`Spec`](crate::spec::Spec).
+    /// The [`Spec`](crate::spec::Spec) as a string.
     pub spec: &'a str,
-    /// Text of the [`Tuning`](crate::spec::Tuning).
+    /// The [`Tuning`](crate::spec::Tuning) as a string.
     pub tuning: &'a str,
     /// The card, the date, and the gain.
     pub measured: &'a str,
@@ -66,7 +66,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The tunings in a text.
+    /// Parses a table of tunings.
     #[must_use]
     pub fn of(text: &str) -> Table {
         let mut table = Table::default();

@@ -15,14 +15,14 @@ pub struct StepContext {
     pub wave: u32,
     /// Threads of a block that compute.
     pub threads: u32,
-    /// Whether weights come through a ring in shared memory.
+    /// Whether weights are streamed through a ring in shared memory.
     pub streams: bool,
-    /// Whether weights of chosen experts also come through the ring, and each block makes the
-    /// choice.
+    /// Whether weights of chosen experts are also streamed through the ring. Then each block
+    /// chooses the experts.
     pub routed: bool,
     /// Number of sequences, with one token each.
     pub sequences: usize,
-    /// Number of devices, each of which has such a launch for its share of the model.
+    /// Number of devices. Each one has such a launch for its shard of the model.
     pub ranks: usize,
 }
 
@@ -75,9 +75,9 @@ pub struct Step {
     pub parts: u32,
     /// Whether each block has one share; the argument `blocks` is their number.
     pub of_all_blocks: bool,
-    /// Rows of weights that come through the ring.
+    /// Rows of weights that are streamed through the ring.
     pub records: Vec<Record>,
-    /// Number of values of `x`, if it may come as packets. Here and below for all sequences.
+    /// Number of values of `x`, if it may arrive as packets. Here and below for all sequences.
     pub takes: Option<usize>,
     /// The argument whose values it can send as packets, and their number.
     pub hands: Option<(&'static str, usize)>,

@@ -66,7 +66,7 @@ pub fn records(layout: &Layout) -> Shape {
     }
 }
 
-/// The constants of the sections of a codebook, and its vectors.
+/// The constants of a codebook's sections, and its vectors.
 fn vectors(v: &Vectors) -> Shape {
     let at = |at: Option<usize>| at.map_or(i64::from(u32::MAX), |at| at as i64);
     Shape::new()
@@ -84,7 +84,7 @@ fn vectors(v: &Vectors) -> Shape {
         .grid("grid", v.book.grid)
 }
 
-/// The constants of `gpu/repack.h`: offsets of all parts in the file's blocks.
+/// The constants of `gpu/repack.h`: offsets of all fields in the file's blocks.
 #[must_use]
 pub fn blocks(layout: &Layout) -> Shape {
     let format = layout.format;
@@ -116,10 +116,10 @@ pub fn blocks(layout: &Layout) -> Shape {
     let scale = match b.scale {
         BlockScale::F16(at) | BlockScale::HalfE8M0(at) => at,
         BlockScale::F16Down(at, _) | BlockScale::SplitF16Down(at, _) => at,
-        BlockScale::Down(_) => 0, // not used: the layout has no block scale
+        BlockScale::Down(_) => 0, // not used: the layout lacks block scales
     };
     let offset = match b.offset {
-        Offset::None => 0, // not used: the layout has no offset
+        Offset::None => 0, // not used: the layout lacks offsets
         Offset::Plus(at) | Offset::MinusScaled(at) => at,
     };
     let shape = shape

@@ -78,8 +78,8 @@ fn case(
         [vec![], vec![]]
     };
     let sinks = sinks(&spec.scores, form.heads, random);
-    // Several sequences are in slots in another order, with one free slot. Positions after the end
-    // contain poison, so reads of them are detected.
+    // Several sequences are in permuted slots, with one free slot. Positions after the end contain
+    // poison, so reads of them are detected.
     let places = if n > 1 { n + 1 } else { n };
     let slots: Vec<usize> = (0..n).map(|s| places - 1 - s).collect();
     let mut before = [vec![0xffu8; places * bytes], vec![0xffu8; places * bytes]];
@@ -135,8 +135,8 @@ fn case(
             want.extend(out);
         }
     }
-    // Earlier rows are unchanged, new rows are the oracle's, everything else stays poison. 8-bit
-    // rows with scales are checked through the results: the oracle may round differently.
+    // Earlier rows are unchanged, new rows equal the oracle's rows, all other memory stays poison.
+    // 8-bit rows with scales are checked through the results: the oracle may round differently.
     let ([keys, values], [keys_after, values_after]) = (before, after);
     let cache = |name, before, after: &[u8]| {
         let real = |storage: Storage, tolerance| Expect::Real {
@@ -275,8 +275,8 @@ impl Cases for AttendSpec {
                 2,
                 2,
             ),
-            // Slopes: numbers of heads that are and are not powers of two; parts of a group;
-            // several slices.
+            // Slopes: head counts that are and are not powers of two; groups of heads split over
+            // blocks; several slices.
             (unturned(form(8, 8, 64, F16, false, false)), alibi(8.0), vec![200], 4, 4),
             (
                 unturned(form(12, 4, 32, F32, false, false)),
@@ -295,7 +295,7 @@ impl Cases for AttendSpec {
             // Chunks: positions in the first chunk, at the start of a chunk, and after it.
             (form(4, 2, 64, F16, false, false), chunk(32), vec![30, 64, 97], 2, 2),
             (form(4, 2, 64, Q8_0, false, false), chunk(50), vec![149], 3, 4),
-            // Keys and values come from another layer.
+            // Keys and values are those of an earlier layer.
             (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
             (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
             // Pages: the first and the last position of a page, several pages; slices that end
@@ -351,9 +351,8 @@ impl Cases for AttendSpec {
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }
-        // Rings: contexts around a tile of sixteen and around a round of all waves; blocks in which
-        // some waves have no tile; groups of one to eight, and of two blocks; scales at odd f16
-        // offsets.
+        // Rings: contexts around a tile of sixteen and around a round of all waves; waves without a
+        // tile; groups of one to eight, and of two blocks; scales at odd f16 offsets.
         let rings = [
             // form, scores, positions, splits, waves, stages, least
             (form(4, 2, 64, F16, false, false), all, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),

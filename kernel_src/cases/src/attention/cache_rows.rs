@@ -23,8 +23,7 @@ impl Cases for CacheRowsSpec {
         let capacity = size.past + n + 3;
         let bytes = kv.bytes(capacity).unwrap_or(0);
         let row = random.normals(n * dim, 1.0);
-        // Several sequences are in slots in another order, with one free slot; unwritten memory is
-        // poison.
+        // Several sequences are in permuted slots, with one free slot. Unwritten memory is poison.
         let places = if self.one { 1 } else { n + 1 };
         let slots: Vec<u32> =
             (0..n).map(|s| if self.one { 0 } else { (places - 1 - s) as u32 }).collect();

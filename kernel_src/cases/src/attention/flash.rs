@@ -176,8 +176,8 @@ impl Cases for FlashSpec {
             (512, Q8_0, 1, 1, 9, 100, window(64)),
             (320, F16, 2, 2, 17, 40, cap(30.0)),
         ];
-        // In pages: a past that ends at the end of a page, in the middle of one, and none; a window
-        // that begins in another page.
+        // In pages: a context that ends at the end of a page, inside a page, an empty context; a
+        // window that begins in an earlier page.
         let in_pages = [
             (64, F16, 8, 4, 65, 128, all),
             (64, Q8_0, 2, 1, 37, 260, all),

@@ -74,8 +74,7 @@ fn case(
     let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
     let bytes = kv.bytes(capacity).unwrap_or(0);
     let (q, w) = (random.normals(n * heads * dim, 1.0), random.normals(n * heads, 1.0));
-    // Several sequences are in slots in another order, with one free slot; unwritten memory is
-    // poison.
+    // Several sequences are in permuted slots, with one free slot. Unwritten memory is poison.
     let places = if spec.one { 1 } else { n + 1 };
     let slots: Vec<u32> =
         (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();

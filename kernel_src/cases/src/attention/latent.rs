@@ -48,8 +48,8 @@ impl Cases for LatentSpec {
             (4, 80, 64, F16, 2, vec![0, 127, 128, 143], false, true, None),
             (5, 96, 96, Q8_0, 4, vec![255], false, true, None),
             (4, 80, 64, F16, 1, vec![120; 11], true, true, None),
-            // Chosen positions: fewer than there are, as many, more; of one sequence, including its
-            // new tokens.
+            // Chosen positions: fewer than the sequence has, as many, more; including the new
+            // tokens.
             (16, 576, 512, F16, 3, vec![70], false, false, Some(33)),
             (4, 80, 64, F16, 2, vec![0, 11, 12, 40], false, false, Some(12)),
             (5, 96, 96, Q8_0, 1, vec![50], false, false, Some(20)),
@@ -115,8 +115,7 @@ fn case(
     let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
     let (bytes, scale) = (kv.bytes(capacity).unwrap_or(0), 1.0 / (dim as f32).sqrt());
     let (q, new) = (random.normals(n * spec.heads * dim, 1.5), random.normals(n * dim, 1.0));
-    // Several sequences are in slots in another order, with one free slot; unwritten memory is
-    // poison.
+    // Several sequences are in permuted slots, with one free slot. Unwritten memory is poison.
     let places = if n > 1 && !spec.one { n + 1 } else { 1 };
     let slots: Vec<u32> =
         (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();

@@ -113,8 +113,8 @@ impl Cases for LatentFlashSpec {
             (6, 576, 512, Q8_0, 7, 64, false, None),
             (16, 576, 512, F16, 9, 120, true, None),
             (5, 160, 128, Q8_0, 13, 256, true, None),
-            // Chosen positions: fewer than there are, as many, more; of one sequence, including its
-            // new tokens.
+            // Chosen positions: fewer than the sequence has, as many, more; including the new
+            // tokens.
             (128, 320, 256, F16, 2, 150, false, Some(100)),
             (5, 96, 80, F16, 20, 4, false, Some(12)),
             (3, 160, 128, Q8_0, 6, 70, false, Some(33)),

@@ -29,8 +29,7 @@ impl Cases for TopKeysSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // Fewer positions than are chosen, as many, one more; one; more than a block reads
-        // together.
+        // Numbers of positions: below TOP, TOP, TOP + 1, one, more than a block reads together.
         for (top, positions, first, one) in [
             (12, vec![3, 10, 11, 12, 40], 0, false),
             (1, vec![700, 0], 0, false),

@@ -11,7 +11,7 @@ fn exactly(name: &'static str, before: &[u32], after: &[u32]) -> CaseArg {
     CaseArg::Buffer { name, before: bytes(before).into(), expect: Expect::Bytes(bytes(after)) }
 }
 
-/// The slot of each sequence: in another order if there are several, null for one.
+/// The slot of each sequence: permuted, or null for a single sequence.
 pub(crate) fn slots(n: usize) -> (Vec<u32>, CaseArg) {
     let slots: Vec<u32> = (0..n as u32).rev().collect();
     let arg = if n > 1 { words("slots", &slots) } else { CaseArg::Null };

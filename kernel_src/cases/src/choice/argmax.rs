@@ -85,5 +85,5 @@ pub(crate) fn coarse(vocab: usize, random: &mut Random) -> Vec<f32> {
     logits
 }
 
-/// Positions by which a case may advance: one for each launch.
+/// Number of launches, each of which advances the position by one.
 pub(crate) const MOVES: u32 = 4096;

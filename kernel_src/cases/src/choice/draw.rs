@@ -99,8 +99,7 @@ impl Cases for DrawSpec {
             (&[0.5, 0.5, -1.0, 0.5, 0.25], (2, 1.0, 0.9, 0.0), false),
             random,
         )?);
-        // A vocabulary that is read four at a time, with few equal logits; and logits at infinite
-        // distance from the others.
+        // A vocabulary that is read in groups of four, with few equal logits; and infinite logits.
         let vocab = 2052;
         let mut logits = random.normals(3 * vocab, 5.0);
         logits[..vocab].iter_mut().step_by(3).for_each(|v| *v = f32::NEG_INFINITY);

@@ -21,7 +21,7 @@ impl Cases for RouteSpec {
     ) -> Result<Case, SpecError> {
         let (n, scale) = (self.experts, 1.5f32);
         let mut scores = random.normals(size.tokens * n, 2.0);
-        // Equal scores, also in different lanes: the lower index must come first.
+        // Equal scores, also in different lanes: the lower index must be first.
         let most = scores[..n].iter().fold(f32::MIN, |a, &b| a.max(b)) + 1.0;
         scores[n - 1] = most;
         scores[n / 2] = most;

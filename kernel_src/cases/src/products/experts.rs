@@ -13,9 +13,9 @@ use kjit_kernels::experts::{ExpertFinish, ExpertsArgs, ExpertsSpec};
 use kjit_kernels::matvec::MatvecTuning;
 use kjit_kernels::{Family, Size, SpecError};
 
-/// A case with `stack` experts' matrices on a device of `units` compute units. The last `idle` of
-/// the spec's tokens are not in use: their activations, choices and shares are poison, and no
-/// results are written for them.
+/// A case with `stack` experts' matrices on a device of `units` compute units. The last `idle`
+/// tokens of the spec are not in use: their activations, choices and shares are poison, and their
+/// results must stay unwritten.
 fn case(
     spec: &ExpertsSpec,
     target: &Target,

@@ -142,7 +142,7 @@ impl Cases for MatvecSpec {
                 tuning: tuning(wave, 1, 4),
                 ..MatvecSpec::new(format("Q4_K"), 1, 768)
             },
-            // Units of 16 beside units of 32.
+            // Units of 16 and of 32 in one kernel.
             MatvecSpec {
                 segments: vec![
                     segment("Q8_0", 40, false),

@@ -52,8 +52,8 @@ fn of(
     blocks: u32,
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    // Inputs for which the activation is near zero, inputs for which it is the identity, and
-    // infinities that must not become NaN.
+    // Inputs with an activation near zero, inputs near the identity, and infinities that must not
+    // become NaN.
     let mut a = random.normals(n, 6.0);
     a[0] = 0.0;
     a[1] = 90.0;

@@ -62,7 +62,7 @@ fn of(
     let mut tokens: Vec<u32> = (0..capacity * rows).map(|_| random.below(vocab) as u32).collect();
     let position: Vec<u32> =
         if spec.each_own { (0..rows as u32).map(|p| (8 + p) % 9).collect() } else { vec![4] };
-    // Another order than that of the rows.
+    // A permutation of the rows.
     let slots: Vec<u32> = (0..rows as u32).map(|r| (r + rows as u32 - 1) % rows as u32).collect();
     let scale = 1.75f32;
     let (mut want, mut before) = (vec![], vec![0xff; rows * cols * 4]);

@@ -161,8 +161,7 @@ mod oracle {
         random: &mut Random,
     ) -> Result<Case, SpecError> {
         let (cols, map, p) = (spec.cols, spec.map, numbers(spec.map));
-        // Inputs for which the functions are near zero, inputs for which they grow, and inputs that
-        // must not become NaN.
+        // Inputs near zeros of the functions, large inputs, and inputs that must not become NaN.
         let mut x = random.normals(rows * spec.x_cols(), 2.0);
         for (v, edge) in x.iter_mut().zip([0.0, 60.0, -60.0, 1e-6, -1e-4]) {
             *v = edge;

@@ -40,7 +40,7 @@ impl Cases for ReduceSpec {
         add(3, 65, true, false, (2, 4), (1, 2))?;
         add(8, 33, false, true, (1, 2), (5, u32::MAX - 1))?;
         add(4, 130, true, true, (3, 1), (3, 1))?;
-        // Whole stretches and parts of one; one, two and four per block; a block without any.
+        // Whole and incomplete stretches; one, two and four per block; a block without a stretch.
         let mut stretches = |ranks, cols, residual, (blocks, rows), at| -> Result<(), SpecError> {
             let spec =
                 ReduceSpec { ranks, cols, join: false, residual, stretches: true, gathered: false };

@@ -79,7 +79,7 @@ impl Cases for TilesSpec {
     }
 }
 
-/// A case with `rows` rows of values, from which `source` selects.
+/// A case with `rows` rows of values. `source` selects rows.
 fn of(
     spec: &TilesSpec,
     target: &Target,

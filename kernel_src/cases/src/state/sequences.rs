@@ -1,11 +1,10 @@
-//! Sequences of a case. They are in slots in another order; some have an earlier state, some have
-//! none.
+//! Sequences of a case. They are in permuted slots, with and without an earlier state.
 
 use crate::case::{CaseArg, words};
 use crate::data::Random;
 use kjit_kernels::Size;
 
-/// The sequences to which the tokens of a launch belong.
+/// The sequences of the tokens of a launch.
 #[derive(Debug, Clone)]
 pub(crate) enum Sequences {
     /// One sequence.

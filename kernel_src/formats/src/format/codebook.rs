@@ -40,8 +40,8 @@ impl Field {
 /// How eight magnitudes become weights: by signs, or by a shift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// One sign bit per weight, for each eight weights; a set bit means negative. With 7 bits the
-    /// eighth makes the number of set bits even.
+    /// One sign bit per weight, for each eight weights; a set bit means negative. With 7 bits, the
+    /// eighth is their parity.
     Signs(Field),
     /// One shift bit for each eight weights: a set bit subtracts one from each weight, a clear bit
     /// adds one.
@@ -55,7 +55,7 @@ pub enum Turn {
 pub struct Codebook {
     /// The vectors.
     pub grid: &'static Grid,
-    /// The low bits of the index of each vector.
+    /// The low bits of each vector's index.
     pub low: Field,
     /// The high bits of the index, if it has more bits.
     pub high: Option<Field>,

@@ -1,5 +1,5 @@
-//! The host's dequantiser for any format, from its description. Results are bit-identical to
-//! ggml's.
+//! The host's dequantiser for any format, from its description. Results and ggml's results are
+//! bit-identical.
 
 use super::{BlockFormat, BlockScale, DecodeError, Encoding, Format, GroupScale, Offset, Value};
 use half::{bf16, f16};
@@ -64,7 +64,7 @@ impl BlockFormat {
             let f = self.factors(block, g);
             for (j, out) in out.iter_mut().enumerate() {
                 let scaled = f.scale * self.value_of(block, g * self.group + j) as f32;
-                // Without an offset there is no addition: −0 stays −0, as in ggml.
+                // Without an offset nothing is added: −0 stays −0, as in ggml.
                 *out = if matches!(self.offset, Offset::None) { scaled } else { scaled + f.offset };
             }
         }
@@ -73,8 +73,8 @@ impl BlockFormat {
     /// The code of weight `i`: its bits from all planes, or its digit of base 3.
     ///
     /// Byte `b` holds digits `⌊b · 3^k / 256 mod 1 · 3⌋`. The first 32 bytes have five digits, for
-    /// weights 32 apart; the next 16 have five, for weights 16 apart; the last four have four, for
-    /// weights 4 apart.
+    /// weights with distance 32; the next 16 have five, with distance 16; the last four have four,
+    /// with distance 4.
     #[inline(always)]
     pub fn code(&self, block: &[u8], i: usize) -> u32 {
         if matches!(self.value, Value::Ternary) {
@@ -117,8 +117,8 @@ impl BlockFormat {
         }
     }
 
-    /// Stores a block's scale, multiplied by the power of two by which the format divides. Formats
-    /// without a stored f16 scale are not changed. For code that quantises.
+    /// Stores a block's scale times the format's divisor, a power of two. Formats without a stored
+    /// f16 scale are not changed. For code that quantises.
     pub fn set_block_scale(&self, block: &mut [u8], scale: f16) {
         let bytes = scale.to_le_bytes();
         match self.scale {

@@ -75,7 +75,7 @@ pub enum Value {
     /// `code − 1`: the code is a digit of base 3, five digits per byte; there are no planes. See
     /// [`BlockFormat::code`].
     Ternary,
-    /// An element of a vector of a codebook; there are no planes.
+    /// An element of a codebook vector. Such formats have no planes.
     Codebook(&'static Codebook),
 }
 

@@ -103,13 +103,12 @@ const fn bytes(at: u16) -> Field {
     Field { at, step: 1, per: 1, shift: 0, each: 8, bits: 8 }
 }
 
-/// `per` elements of `bits` bits in each word of `step` bytes, one after another from bit `shift`
-/// on.
+/// `per` contiguous elements of `bits` bits, from bit `shift` on, in each word of `step` bytes.
 const fn packed(at: u16, step: u16, per: u16, shift: u16, bits: u16) -> Field {
     Field { at, step, per, shift, each: bits, bits }
 }
 
-/// Fields of a nibble each, of which `bits` bits from bit `shift` on are used.
+/// Fields in nibbles: the `bits` bits from bit `shift` on.
 const fn nibbles(at: u16, shift: u16, bits: u16) -> Field {
     Field { at, step: 1, per: 2, shift, each: 4, bits }
 }
@@ -444,7 +443,7 @@ macro_rules! scattered_format_ids {
     };
 }
 
-/// The ids above are exactly those of the table, each in the right list.
+/// The ids above are exactly the ids of the table, each in the right list.
 const _: () = {
     macro_rules! list {
         ($($id:literal)*) => { [$($id),*] };

@@ -14,8 +14,8 @@ pub struct Vectors {
     /// Offset of `signs`, if the format has signs: a word for each 32 weights, with the signs of
     /// four eights in order.
     pub signs: Option<usize>,
-    /// Sign bits of an eight: 8, or 7. With 7, the top four bits of the word are free for other
-    /// data.
+    /// Sign bits of a group of eight weights: 8, or 7. With 7, the top four bits of the word are
+    /// free for other data.
     pub sign_bits: usize,
     /// Whether the top four bits of the signs are the eighth bits of the indices.
     pub index_in_signs: bool,
@@ -77,8 +77,8 @@ impl Vectors {
         }
     }
 
-    /// Writes the parts of the record for the 32 weights number `unit`; `first` is the index in
-    /// `block` of the first of them.
+    /// Writes the record's codebook sections for the 32 weights with index `unit`. `first` is the
+    /// index in `block` of the first weight.
     pub(super) fn pack(
         &self,
         b: &BlockFormat,

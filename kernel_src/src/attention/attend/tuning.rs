@@ -18,7 +18,7 @@ pub enum AttendTuning {
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
-    /// `gpu/attend_mma.h` (sm_80 and later, keys in f16 or bytes): sixteen positions at a time on
+    /// `gpu/attend_mma.h` (sm_80 and later, keys in f16 or bytes): sixteen positions per product of
     /// the matrix units.
     Rings {
         /// Waves of a block.
