@@ -11,7 +11,7 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The values in another dtype. Complex values cannot become real.
+    /// The values converted to `dtype`. Complex values cannot become real.
     ///
     /// # Errors
     /// [`Error::DType`] from complex to real.

@@ -43,7 +43,8 @@ impl C {
         C::new(a.clone() * c.clone() - b.clone() * d.clone(), a * d + b * c)
     }
 
-    /// Smith's algorithm, which avoids overflow in the squares of the divisor's parts.
+    /// Smith's algorithm, which avoids overflow in the squares of the divisor's real and imaginary
+    /// parts.
     pub(crate) fn div(self, o: C) -> C {
         let (a, b, c, d) = (self.re, self.im, o.re, o.im);
         let wide = c.clone().abs().ge(d.clone().abs());

@@ -11,7 +11,7 @@ use crate::shape::show;
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// Number of multiplications from which copies with adjacent channels are faster: all reads then
+/// From this number of multiplications on, copies with adjacent channels are faster: all reads then
 /// have 16 bytes.
 const WORTH_COPIES: usize = 1 << 26;
 
@@ -27,7 +27,7 @@ pub struct Windows<'a> {
 }
 
 impl Tensor {
-    /// The windows of the last axes: (…, outs…, kernel…). A view if there is no padding.
+    /// The windows of the last axes: (…, outs…, kernel…). A view without padding.
     fn windows(
         &self,
         op: &'static str,
@@ -198,7 +198,7 @@ impl Tensor {
         let x = x.windows("conv", kernel, &windows, Scalar::Int(0))?;
         let outs = x.shape().get(3..3 + spatial).unwrap_or_default().to_vec();
         // (n, groups, channels, outs…, taps…) → (n, groups, outs…, channels, taps…), or with the
-        // channels behind the taps.
+        // channels after the taps.
         let order = |lead: usize| -> Vec<i64> {
             let taps = (lead + 1..lead + 1 + spatial).map(|a| a as i64);
             match last {
@@ -294,7 +294,7 @@ impl Tensor {
         Ok(y)
     }
 
-    /// The greatest element of each window of the last axes.
+    /// The greatest element in each window over the last axes.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -307,7 +307,7 @@ impl Tensor {
         self.windows("max_pool", kernel, windows, least)?.max(Some(&at), false)
     }
 
-    /// The mean of each window of the last axes. Padded zeros count, as is torch's default.
+    /// The mean in each window over the last axes. Padded zeros count, as is torch's default.
     ///
     /// # Errors
     /// [`Error::Shape`].

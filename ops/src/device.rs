@@ -32,12 +32,12 @@ pub struct Info {
 }
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
-/// The file in which compilers run, if [`use_worker`] named one.
+/// The program for compiler processes, if [`use_worker`] named one.
 static WORKER: OnceLock<PathBuf> = OnceLock::new();
 static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 static DEFAULT: Mutex<Option<Device>> = Mutex::new(None);
 
-/// The engine of this process, with the user's cache folder. It is made at the first call.
+/// The engine of this process, with the user's cache folder. It is created at the first call.
 pub fn engine() -> &'static Engine {
     ENGINE.get_or_init(|| Engine::new(config()))
 }

@@ -17,7 +17,7 @@ pub const CUDA: i32 = 2;
 pub const ROCM: i32 = 10;
 /// Flag: the memory must not be written.
 pub const READ_ONLY: u64 = 1;
-/// Flag: the memory is a copy without another owner.
+/// Flag: the memory is a copy with a single owner.
 pub const COPIED: u64 = 2;
 
 /// `DLDataType`.
@@ -114,7 +114,7 @@ pub fn device_of(device: &Device) -> (i32, i32) {
 /// The device of a type and number.
 ///
 /// # Errors
-/// [`Error::Value`] for a type that is not the CPU's, CUDA's or ROCm's; errors of opening it.
+/// [`Error::Value`] for a device type other than CPU, CUDA or ROCm; errors of opening the device.
 pub fn device(device_type: i32, device_id: i32) -> Result<Device> {
     match device_type {
         CPU => Ok(Device::Cpu),
@@ -323,7 +323,7 @@ impl Exported {
 }
 
 unsafe extern "C" fn delete_old(managed: *mut DLManagedTensor) {
-    // SAFETY: both boxes were made in `old`, and a consumer calls this once.
+    // SAFETY: both boxes were created in `old`, and a consumer calls this once.
     unsafe {
         drop(Box::from_raw((*managed).manager_ctx.cast::<ExportedOwner>()));
         drop(Box::from_raw(managed));
@@ -331,7 +331,7 @@ unsafe extern "C" fn delete_old(managed: *mut DLManagedTensor) {
 }
 
 unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: both boxes were made in `versioned`, and a consumer calls this once.
+    // SAFETY: both boxes were created in `versioned`, and a consumer calls this once.
     unsafe {
         drop(Box::from_raw((*managed).manager_ctx.cast::<ExportedOwner>()));
         drop(Box::from_raw(managed));

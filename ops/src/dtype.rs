@@ -19,7 +19,7 @@ pub enum DType {
     BF16,
     F32,
     F64,
-    /// Pairs of f32: nodes store the parts, a [`Tensor`](crate::Tensor) the pair.
+    /// Pairs of f32. A node stores real or imaginary parts, a [`Tensor`](crate::Tensor) the pair.
     C64,
     /// Pairs of f64.
     C128,
@@ -120,7 +120,7 @@ impl DType {
         matches!(self.kind(), Kind::Signed | Kind::Unsigned)
     }
 
-    /// The dtype of a complex dtype's parts; a real dtype itself.
+    /// The dtype of a complex dtype's real and imaginary parts; a real dtype itself.
     #[must_use]
     pub const fn part(self) -> DType {
         match self {
@@ -130,7 +130,7 @@ impl DType {
         }
     }
 
-    /// The complex dtype whose parts can store this real one.
+    /// The complex dtype whose real parts can store this real dtype.
     #[must_use]
     pub const fn complex(self) -> DType {
         match self {
@@ -139,8 +139,8 @@ impl DType {
         }
     }
 
-    /// The dtype of an interpreter register: halves are computed in f32 and rounded to their own
-    /// format after each operation.
+    /// The dtype of an interpreter register: f16 and bf16 are computed in f32 and rounded after
+    /// each operation.
     #[must_use]
     pub(crate) const fn computed(self) -> DType {
         match self {

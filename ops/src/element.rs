@@ -148,7 +148,7 @@ impl FoldOp {
         }
     }
 
-    /// Whether kernels of rows compute it: not the places of values.
+    /// Whether kernels of rows can compute it: not operations that depend on the position.
     pub(crate) const fn is_of_rows(self) -> bool {
         !matches!(self, FoldOp::ArgMax | FoldOp::ArgMin)
     }

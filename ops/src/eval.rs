@@ -51,7 +51,7 @@ pub(crate) fn packed(node: &Arc<Node>) -> Result<Arc<Node>> {
     Ok(Node::leaf(node.dtype, node.shape.clone(), copy))
 }
 
-/// A node that reads another unchanged; its program is a copy.
+/// A node that reads `node` unchanged; its program is a copy.
 fn copy_of(node: &Arc<Node>) -> Result<Arc<Node>> {
     let view = crate::view::View::identity(node.shape.len());
     let inputs = vec![Arc::clone(node)];
@@ -181,7 +181,7 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
     }
 }
 
-/// A scatter on a GPU: the place of each value by a group, then its kernels.
+/// A scatter on a GPU: a group computes the destination of each value, then its kernels run.
 fn scatter(
     gpu: &Arc<Gpu>,
     node: &Arc<Node>,
@@ -211,7 +211,8 @@ fn scatter(
     let order = match add {
         false => None,
         true => {
-            // Places are counted from 1 here, so that those outside come first as 0.
+            // Destinations are counted from 1, so that destinations out of range are 0 and sort
+            // first.
             let wide = node.numel() >= u32::MAX as usize;
             let dtype = if wide { DType::U64 } else { DType::U32 };
             let key = packed(&(V::of(&places) + number(1)).to(dtype).shape(&[count]).0?)?;
@@ -243,7 +244,7 @@ fn each(node: &Arc<Node>) -> Result<Buffer> {
         {
             return gpu.product(&crate::contract::of(&product)?, Some(&program), &node.shape);
         }
-        // A group of rows in another shape is computed in its own.
+        // A group of rows with a different shape is computed as a separate group.
         let inner = match node.def().as_deref() {
             Some(Def { op: Op::Reshape, inputs }) => inputs.first().cloned(),
             _ => None,

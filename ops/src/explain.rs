@@ -30,7 +30,7 @@ pub struct Part {
     pub dtype: DType,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Positions of its inputs in [`Explanation::parts`].
+    /// Indices of its inputs in [`Explanation::parts`].
     pub inputs: Vec<usize>,
     /// How its elements were computed.
     pub role: Role,
@@ -48,8 +48,8 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// The operations of a group: those that were computed inside of it, and the stored one at the
-    /// end. Empty unless the part is [`Role::Stored`].
+    /// The operations of a group, in order; the last one is stored. Empty unless the part is
+    /// [`Role::Stored`].
     #[must_use]
     pub fn group(&self, of: usize) -> Vec<usize> {
         let (mut found, mut open) = (Vec::new(), vec![of]);

@@ -51,7 +51,7 @@ pub(crate) fn view(node: &Arc<Node>, view: View, shape: Vec<usize>) -> Result<Ar
     Node::new(Op::View(view), vec![Arc::clone(node)], node.dtype, shape, &node.device)
 }
 
-/// The elements in another shape with an equal number of elements.
+/// The elements with a different shape of equal size.
 pub(crate) fn reshape(node: &Arc<Node>, shape: Vec<usize>) -> Result<Arc<Node>> {
     if shape == node.shape {
         return Ok(Arc::clone(node));
@@ -100,7 +100,7 @@ pub(crate) fn expand(node: &Arc<Node>, shape: &[usize]) -> Result<Arc<Node>> {
     view(node, View::axes(shape.len(), &from), shape.to_vec())
 }
 
-/// The values in another dtype.
+/// The values converted to `dtype`.
 pub(crate) fn cast(node: &Arc<Node>, dtype: DType) -> Result<Arc<Node>> {
     if node.dtype == dtype {
         return Ok(Arc::clone(node));

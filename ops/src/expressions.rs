@@ -120,7 +120,8 @@ fn check_name(op: &'static str, name: &str) -> Result<()> {
     }
 }
 
-/// The kernel's name in the text. CUDA has functions of its own called `norm`, `max` and the like.
+/// The kernel's name in the source. CUDA has functions of its own called `norm`, `max` and the
+/// like.
 fn entry(name: &str) -> String {
     format!("{name}_kernel")
 }
@@ -151,8 +152,8 @@ impl ElementwiseKernel {
     /// Computes the outputs.
     ///
     /// # Errors
-    /// [`Error::Value`] on the CPU, which has no kernel compiler, and for arguments that do not
-    /// match; [`Error::Engine`] with the compiler's message.
+    /// [`Error::Value`] on the CPU, for which kernels cannot be compiled, and for arguments that do
+    /// not match; [`Error::Engine`] with the compiler's message.
     #[allow(unsafe_code, reason = "a kernel may write anywhere")]
     pub fn call(&self, args: &[Tensor]) -> Result<Vec<Tensor>> {
         const OP: &str = "ElementwiseKernel";

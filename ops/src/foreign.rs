@@ -19,7 +19,7 @@ pub struct GpuView {
     pub address: u64,
     /// Strides in elements.
     pub strides: Vec<i64>,
-    /// The driver's handle of the stream in which kjit's kernels run.
+    /// The driver's handle of the stream of kjit's kernels.
     pub stream: usize,
 }
 
@@ -38,8 +38,8 @@ impl Drop for BorrowedMemory {
 }
 
 impl Tensor {
-    /// The place of a real tensor's elements on a GPU, after it has been computed and its kernels
-    /// have ended. The memory lives as long as a clone of this tensor.
+    /// The memory of a real tensor on a GPU, after it has been computed and its kernels have ended.
+    /// The memory lives as long as a clone of this tensor.
     ///
     /// # Errors
     /// Errors of the computation; [`Error::Value`] for a complex tensor or one on the CPU.

@@ -85,7 +85,7 @@ impl Readers {
         }
     }
 
-    /// Whether no consumer outside the group can read this node's value.
+    /// Whether all consumers of this node are inside the group.
     pub(crate) fn is_private(&self, node: &Arc<Node>) -> bool {
         let node = Arc::as_ptr(node);
         self.reads.get(&node).is_some_and(|n| self.owners.get(&node) == Some(n))

@@ -1,5 +1,5 @@
-//! A fast hash for tables inside the process: a multiplication for each word. A collision there
-//! costs time only, and keys come from the program's own expressions.
+//! A fast hash for tables inside the process: a multiplication for each word. A collision only
+//! takes time, and keys are the program's own expressions.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -141,8 +141,7 @@ impl Tensor {
         self.shaped(&flat)?.take(&one, 0)?.shaped(&shape)
     }
 
-    /// A copy in which the elements of `x[index]` are `value`, broadcast and cast to the dtype of
-    /// `self`.
+    /// A copy with `x[index] = value`; `value` is broadcast and cast to the dtype of `self`.
     ///
     /// # Errors
     /// As [`Tensor::index`].
@@ -260,8 +259,8 @@ impl Tensor {
         Ok(Advanced { axes: columns.len(), index })
     }
 
-    /// Indices made nonnegative. On the CPU each is checked; on a GPU an index out of range is
-    /// reported at the next synchronisation.
+    /// Indices, with negative ones counted from the end. On the CPU each is checked; on a GPU an
+    /// index out of range is reported at the next synchronisation.
     fn checked(&self, op: &'static str, axis: usize, size: usize) -> Result<Tensor> {
         let n = size as i64;
         if matches!(self.device(), Device::Cpu) {
@@ -357,8 +356,8 @@ impl Tensor {
         })
     }
 
-    /// A copy in which `values` are written (or added) along an axis at `index`, which has their
-    /// shape. The last of several writes to one element, in row-major order, wins.
+    /// A copy with `values` written (or added) along an axis at `index`, which has their shape. The
+    /// last of several writes to one element, in row-major order, wins.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`]; [`Error::Index`] during the

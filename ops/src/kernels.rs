@@ -20,7 +20,7 @@ pub enum KernelArg {
     Scalar(Scalar),
 }
 
-/// A parameter as declared in the text.
+/// A parameter as declared in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Param {
     name: String,
@@ -31,7 +31,7 @@ struct Param {
     kind: String,
 }
 
-/// A kernel of the user: CUDA text with an `extern "C" __global__ void name(…)`.
+/// A kernel of the user: CUDA source with an `extern "C" __global__ void name(…)`.
 #[derive(Clone, Debug)]
 pub struct RawKernel {
     name: String,
@@ -43,7 +43,7 @@ impl RawKernel {
     /// Parses the parameters of the kernel `name`; compiles nothing.
     ///
     /// # Errors
-    /// [`Error::Value`] if the text has no such kernel.
+    /// [`Error::Value`] if the source has no such kernel.
     pub fn new(text: &str, name: &str) -> Result<RawKernel> {
         let fail = |why: &str| Error::value("RawKernel", format!("'{name}' {why}"));
         let plain = without_comments(text);
@@ -166,7 +166,7 @@ impl RawKernel {
 
 /// An argument of a launch.
 pub(crate) enum Value {
-    /// Memory, and the node that keeps it alive.
+    /// Memory, and the node that owns it.
     Memory(Buffer, #[allow(dead_code, reason = "keeps the memory")] Arc<Node>),
     Bytes(Vec<u8>),
 }

@@ -1,8 +1,8 @@
 //! Tensors and operations on NVIDIA and AMD GPUs and on the CPU. Inference only: no gradients.
 //!
-//! A [`Tensor`] is immutable and lazy. An operation makes a node of a graph, and a tensor is
+//! A [`Tensor`] is immutable and lazy. An operation creates a node of a graph, and a tensor is
 //! computed when it is read; chains of element-wise operations run in one pass. docs/operations.md
-//! lists the operations and those that are missing.
+//! lists the operations, and features that are missing.
 //!
 //! ```
 //! use kjit_ops::{DType, Device, Tensor};

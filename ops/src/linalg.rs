@@ -114,7 +114,8 @@ impl Tensor {
     }
 }
 
-/// (…, m, k) × (…, k, n) with equal batches; complex products by their parts.
+/// (…, m, k) × (…, k, n) with equal batches; complex products by products of real and imaginary
+/// parts.
 fn product(a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let part = |x: Tensor, y: Tensor| -> Result<Tensor> {
         let kernel = x.dtype().is_float();

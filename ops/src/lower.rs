@@ -216,7 +216,7 @@ impl Lowering {
         })
     }
 
-    /// The row-major offset and strides of a place.
+    /// The offset and strides of a position, in row-major order.
     fn linear(&self, place: &ElementPosition, shape: &[usize]) -> (i64, Vec<i64>) {
         match place {
             ElementPosition::Axes(view) => view.strided(0, &strides(shape), self.shape.len()),
@@ -224,7 +224,7 @@ impl Lowering {
         }
     }
 
-    /// Whether a place is the group's own position, row-major.
+    /// Whether a position is the group's own position in row-major order.
     fn in_order(&self, place: &ElementPosition, shape: &[usize]) -> bool {
         let (offset, steps) = self.linear(place, shape);
         let own = strides(&self.shape);
@@ -232,7 +232,7 @@ impl Lowering {
         offset == 0 && steps.iter().zip(&own).zip(&self.shape).all(alike)
     }
 
-    /// A place as an index for each axis, if it has that form.
+    /// A position as one index per axis, if it has that form.
     fn by_axes(&self, place: &ElementPosition, shape: &[usize]) -> Option<View> {
         let (offset, steps) = match place {
             ElementPosition::Axes(view) => return Some(view.clone()),
@@ -281,7 +281,7 @@ impl Lowering {
         Ok(self.push(Instr::Load(leaf, map), node.dtype))
     }
 
-    /// The register with the node's element at a place. The group's own node is not computed
+    /// The register with the node's element at a position. The group's own node is not computed
     /// separately.
     fn node(&mut self, node: &Arc<Node>, place: &ElementPosition, own: bool) -> Result<Reg> {
         if let Some(reg) = self.done.get(&(Arc::as_ptr(node), place.clone())) {
@@ -380,8 +380,8 @@ impl Lowering {
         self.read(node, place)
     }
 
-    /// The place of a fold's input in a group of rows: the fold's own, and along the row. `None` if
-    /// the fold is not one over the group's rows.
+    /// The position of a reduction's input in a group of rows: that of the result, and along the
+    /// row. `None` if the fold is not one over the group's rows.
     fn row_place(
         &mut self,
         node: &Arc<Node>,

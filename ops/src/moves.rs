@@ -12,12 +12,12 @@ use crate::tensor::Tensor;
 use crate::view::View;
 
 impl Tensor {
-    /// A view with another shape.
+    /// A view with a different shape.
     pub(crate) fn viewed(&self, view: &View, shape: &[usize]) -> Result<Tensor> {
         self.parts(|node| expr::view(node, view.clone(), shape.to_vec()))
     }
 
-    /// The elements in another shape with an equal number of elements; one size may be -1.
+    /// The elements with a different shape of equal size. One size may be -1.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -30,10 +30,10 @@ impl Tensor {
         self.parts(|node| expr::reshape(node, shape.to_vec()))
     }
 
-    /// Axes in another order.
+    /// Permutes the axes.
     ///
     /// # Errors
-    /// [`Error::Shape`] unless each axis comes once.
+    /// [`Error::Shape`] unless each axis occurs once.
     pub fn permute(&self, order: &[i64]) -> Result<Tensor> {
         let order = axes("permute_dims", Some(order), self.rank())?;
         if order.len() != self.rank() {
@@ -130,7 +130,7 @@ impl Tensor {
     /// Removes these axes of size 1.
     ///
     /// # Errors
-    /// [`Error::Shape`] when one has another size.
+    /// [`Error::Shape`] if one has a different size.
     pub fn squeeze(&self, at: &[i64]) -> Result<Tensor> {
         let gone = axes("squeeze", Some(at), self.rank())?;
         let mut shape = Vec::new();
@@ -240,7 +240,7 @@ impl Tensor {
         Tensor::full(&shape, Scalar::Int(0), dtype, first.device())?.assembled(&regions, &parts)
     }
 
-    /// A copy in which each part is written at its region, cast to this dtype.
+    /// A copy with each input written to its region, cast to this dtype.
     pub(crate) fn assembled(&self, regions: &[Region], parts: &[Tensor]) -> Result<Tensor> {
         let build = |imaginary: bool| {
             let node = |t: &Tensor| match (&t.im, imaginary) {

@@ -33,10 +33,10 @@ pub(crate) enum Op {
     Where,
     Cast,
     View(View),
-    /// The same elements in row-major order.
+    /// The elements in row-major order.
     Reshape,
-    /// (source, index): the index replaces the position in one axis of the source; positions in the
-    /// other axes are the result's. Source and index are views in the result's shape, except for
+    /// (source, index): the index replaces the position in one axis of the source; the other axes
+    /// have the result's positions. Source and index are views in the result's shape, except for
     /// that axis.
     Gather {
         axis: usize,
@@ -63,7 +63,7 @@ pub(crate) enum Op {
     ArgSort {
         descending: bool,
     },
-    /// A copy of the first input in which the other inputs are written, each at its region.
+    /// A copy of the first input, with the other inputs written to their regions.
     Assemble(Vec<Region>),
     /// (base, index, values): a copy of base with values added or written along one axis.
     Scatter {
@@ -92,7 +92,7 @@ pub(crate) struct Node {
     pub shape: Vec<usize>,
     pub device: Device,
     depth: u32,
-    /// Number of nodes that were made with this one as an input.
+    /// Number of nodes that have this node as an input.
     uses: AtomicU32,
     def: Mutex<Option<Arc<Def>>>,
     value: OnceLock<Buffer>,

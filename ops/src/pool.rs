@@ -9,9 +9,9 @@ use kjit_engine::PoolStats;
 /// Statistics of the page-locked memory of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinnedStatistics {
-    /// Copies for which all blocks existed.
+    /// Copies that used existing blocks only.
     pub hits: u64,
-    /// Copies for which a block was allocated.
+    /// Copies that allocated a block.
     pub misses: u64,
     /// Bytes of the blocks that no copy uses.
     pub held: usize,

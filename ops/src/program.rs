@@ -102,14 +102,14 @@ impl Program {
         self.steps.get(reg).map_or(DType::Bool, |s| s.dtype)
     }
 
-    /// Number of kept elements, and of reduced elements for each.
+    /// Number of results, and of reduced elements for each result.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         let kept = self.shape.len() - self.folded.min(self.shape.len());
         let (kept, folded) = self.shape.split_at(kept);
         (crate::shape::numel(kept), crate::shape::numel(folded))
     }
 
-    /// Merges axes of its index space; kept and reduced axes are not merged with each other.
+    /// Merges axes of its index space, but not reduced axes with other axes.
     pub(crate) fn collapse(&mut self) {
         let split = self.shape.len() - self.folded.min(self.shape.len());
         let (kept, folded) = self.shape.split_at(split);
@@ -130,7 +130,8 @@ impl Program {
         }
     }
 
-    /// The index space with the reduced axes first, so that the innermost loop is over kept axes.
+    /// The index space with the reduced axes first, so that the innermost loop is over the other
+    /// axes.
     pub(crate) fn folded_first(&self) -> Program {
         let mut turned = self.clone();
         let split = self.shape.len() - self.folded.min(self.shape.len());

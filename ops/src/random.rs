@@ -1,5 +1,5 @@
 //! Counter-based random bits: Philox 4×32-10 (Salmon and others, 2011). A key and a counter give
-//! the same bits on every device, in any order of computation.
+//! identical values on every device, in any order of computation.
 
 /// The word of a counter: one of the four words of a block.
 pub(crate) fn bits(key: u64, counter: u64) -> u32 {

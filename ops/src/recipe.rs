@@ -55,9 +55,9 @@ mod tag {
 }
 
 impl Structure {
-    /// The structure of a node's group, or of a fold of the node. Nodes that no such group contains
-    /// (products, sorts, folds that are not of its rows) are computed. `None` if the group is large
-    /// or has random numbers.
+    /// The structure of a node's group, or of the node's reduction. Nodes that no such group
+    /// contains (products, sorts, folds that are not of its rows) are computed. `None` if the group
+    /// is large or has random numbers.
     ///
     /// # Errors
     /// Errors of computing those nodes.
@@ -135,7 +135,7 @@ impl Structure {
         let from = inputs.iter().fold(0, |all, n| all << 8 | n) << 32;
         match (node.value(), def.as_ref().map(|d| &d.op)) {
             (Some(buffer), _) => {
-                // Kernels read memory of other libraries that starts at odd places differently.
+                // Kernels read memory of other libraries differently if it is not aligned.
                 let odd = match &buffer.store {
                     Store::Gpu(_, memory) => !memory.address().is_multiple_of(16),
                     Store::Host(_) => false,

@@ -9,7 +9,7 @@ use crate::scalar::Scalar;
 use crate::shape::{axes, axis, numel, show};
 use crate::tensor::Tensor;
 
-/// The dtype in which integers are summed; bool and narrow integers would overflow.
+/// The dtype for sums of integers: bool and narrow integers would overflow.
 fn wide(dtype: DType) -> DType {
     match dtype.kind() {
         Kind::Bool | Kind::Signed => DType::I64,
@@ -87,7 +87,7 @@ impl Tensor {
         if x.im.is_none() {
             return x.folded(FoldOp::Prod, at, keep, Some(Scalar::Int(1)));
         }
-        // A tree: the product of the two halves, until one element is left.
+        // Tree reduction: multiplies both halves of the axis until one element is left.
         let (y, n, kept) = x.last("prod", at)?;
         let head = kept.short.clone();
         let count = numel(y.shape().get(y.rank() - n..).unwrap_or_default());
@@ -189,7 +189,7 @@ impl Tensor {
     pub fn mean(&self, at: Option<&[i64]>, keep: bool) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.astype(DType::F32)? };
         let n = x.joined("mean", at)?;
-        // A sum of many halves overflows although their mean does not.
+        // A sum of many f16 values overflows although their mean does not.
         let narrow = matches!(x.dtype(), DType::F16 | DType::BF16);
         let sum = x.sum(at, keep, narrow.then_some(DType::F32))?;
         let mean = sum.parts(|node| (V::of(node) / V::of(node).like(n)).0)?;

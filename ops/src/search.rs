@@ -81,7 +81,7 @@ impl Tensor {
             .collect()
     }
 
-    /// [`Tensor::nonzero`] on a GPU. Only the number of elements comes to the host.
+    /// [`Tensor::nonzero`] on a GPU. Only the number of elements is copied to the host.
     fn nonzero_on(&self, gpu: &std::sync::Arc<crate::gpu::Gpu>) -> Result<Vec<Tensor>> {
         let n = self.numel();
         let flat = self.truth()?.shaped(&[n])?;

@@ -38,7 +38,7 @@ pub(crate) fn strides(shape: &[usize]) -> Vec<i64> {
     out
 }
 
-/// The shape as text: `(2, 3)`.
+/// The shape as a string: `(2, 3)`.
 pub(crate) fn show(shape: &[usize]) -> String {
     let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
     match sizes.len() {
@@ -101,7 +101,7 @@ pub fn axes(op: &'static str, given: Option<&[i64]>, rank: usize) -> Result<Vec<
     Ok(found)
 }
 
-/// The sizes of a reshape, one of which may be -1.
+/// The sizes of a reshape. One of them may be -1.
 ///
 /// # Errors
 /// [`Error::Shape`] if the numbers of elements differ.

@@ -164,8 +164,8 @@ impl Tensor {
     /// [`Error::Shape`] if an element is outside the memory.
     ///
     /// # Safety
-    /// `address` has `bytes` readable bytes, aligned to the dtype's parts, until `keep` is dropped,
-    /// and nothing writes to them during that time.
+    /// `address` has `bytes` readable bytes, aligned to the dtype (complex: to its real part),
+    /// until `keep` is dropped, and nothing writes to them during that time.
     #[allow(unsafe_code, reason = "memory of another library")]
     pub unsafe fn lent(
         address: usize,
@@ -187,7 +187,7 @@ impl Tensor {
         Ok(Tensor::over(buffer, dtype, shape))
     }
 
-    /// A tensor over host memory. The parts of complex elements are alternate floats.
+    /// A tensor over host memory. Real and imaginary parts of complex elements alternate.
     fn over(buffer: Buffer, dtype: DType, shape: &[usize]) -> Tensor {
         if !dtype.is_complex() {
             return Tensor::real(Node::leaf(dtype, shape.to_vec(), buffer));
@@ -210,7 +210,7 @@ impl Tensor {
         self.im.as_ref().map_or(Ok(()), eval::force)
     }
 
-    /// Calls `f` with the elements of a real tensor on the CPU, in place.
+    /// Calls `f` with the elements of a real tensor on the CPU, without a copy.
     ///
     /// # Errors
     /// Errors of the computation; [`Error::Value`] for a complex tensor or one on a GPU.
@@ -313,7 +313,7 @@ impl Tensor {
         }
     }
 
-    /// Copies the elements to another device.
+    /// Copies the elements to a device.
     ///
     /// # Errors
     /// [`Error::Engine`]: out of memory, a fault.
@@ -353,7 +353,7 @@ impl Tensor {
     }
 }
 
-/// Whether every element lies in memory of `places` elements.
+/// Whether every element is within memory of `places` elements.
 pub(crate) fn inside(shape: &[usize], strides: &[i64], offset: i64, places: i64) -> bool {
     let reach = |f: fn(i64, i64) -> i64| -> Option<i64> {
         shape.iter().zip(strides).try_fold(offset, |at, (&n, &s)| {

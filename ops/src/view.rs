@@ -37,7 +37,7 @@ impl View {
             }
             out.coef.push(coefs);
         }
-        // The rank of the view is unknown if the source has no axes, and not needed then.
+        // If the source has no axes, the rank of the view is unknown but unused.
         out
     }
 

@@ -12,7 +12,7 @@ use crate::memory::{Buffer, HostMemory, Store};
 use crate::program::Program;
 use bytemuck::Pod;
 
-/// From this number of kept elements on, the loop over them is the innermost.
+/// From this number of output elements on, the loop over them is the innermost.
 const WIDE: usize = 64;
 
 /// Reduces the last axes of a program, which are not empty.
@@ -22,7 +22,7 @@ pub(crate) fn fold(program: &Program, op: FoldOp, shape: &[usize]) -> Result<Buf
     let result = op.result(dtype);
     let bytes = kept * result.size();
     let mut words = HostMemory::words(bytes)?;
-    // Whether the innermost axis of memory is kept.
+    // Whether the innermost axis of memory is not reduced.
     let inner = program.maps.iter().any(|m| {
         let split = m.strides.len() - program.folded.min(m.strides.len());
         let (kept, folded) = m.strides.split_at(split);

@@ -35,7 +35,7 @@ fn lock() -> MutexGuard<'static, Option<Recipes>> {
     RECIPES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The program of a node's group, or of a fold of the node.
+/// The program for a node's group, or for the node's reduction.
 pub(crate) fn program(node: &Arc<Node>, op: Option<(FoldOp, usize)>) -> Result<Program> {
     let kind = op.map_or(Kind::Each, |(op, folded)| Kind::Fold(op, folded));
     let structure = Structure::of(node, kind)?;

@@ -446,7 +446,7 @@ fn common<T: Elem>(op: BinOp, a: &[u64], b: &[u64], to: &mut [u64], n: usize) {
         BinOp::Le => map2(a, b, to, n, |a: T, b: T| u8::from(a <= b)),
         BinOp::Gt => map2(a, b, to, n, |a: T, b: T| u8::from(a > b)),
         BinOp::Ge => map2(a, b, to, n, |a: T, b: T| u8::from(a >= b)),
-        // Refused when the node was made.
+        // Refused when the node was created.
         _ => {}
     }
 }

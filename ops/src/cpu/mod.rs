@@ -73,7 +73,7 @@ fn run<S: Pod, T: Send>(
     })
 }
 
-/// Runs `work` on parts of `to`, each on a thread, with the index of the part's first element.
+/// Runs `work` on slices of `to`, each on a thread, with the index of the slice's first element.
 fn in_parts<T: Send>(
     to: &mut [T],
     part: usize,

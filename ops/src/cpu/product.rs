@@ -83,7 +83,7 @@ pub(crate) fn product(
     Ok(Buffer::packed(Store::Host(HostMemory::own(words, bytes)), shape))
 }
 
-/// Conversions between elements in memory and those of a product.
+/// Conversions between elements in memory and operands of a product.
 struct Ends<T, A> {
     widen: fn(T) -> A,
     narrow: fn(A) -> T,
@@ -112,7 +112,7 @@ fn gathered<T: Pod, A>(
     Ok(())
 }
 
-/// A matrix in place: its first element, and the strides of its rows and columns.
+/// A matrix in memory: its first element, and the strides of its rows and columns.
 #[derive(Clone, Copy)]
 struct Matrix<'a, A> {
     from: &'a [A],
@@ -146,7 +146,7 @@ fn floats<T: Pod + Send, A: Elem>(
     let same = std::any::TypeId::of::<T>() == std::any::TypeId::of::<A>();
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for (batch, to) in to.chunks_mut(s.m * s.n).enumerate().take(s.batches) {
-        // f16 and bf16 are converted first; f32 and f64 are read in place.
+        // f16 and bf16 are converted first; f32 and f64 are read directly.
         let a = matrix(x, batch, (s.m, s.k), same, ends, &mut left)?;
         let b = matrix(y, batch, (s.k, s.n), same, ends, &mut right)?;
         if !a.inside(s.m, s.k) || !b.inside(s.k, s.n) {

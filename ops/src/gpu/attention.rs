@@ -37,7 +37,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// `maps`: whether the copy engine can bring the operands.
+    /// `maps`: whether the copy engine can load the operands.
     fn of(width: usize, causal: bool, maps: bool, target: &Target) -> Shape {
         let width = if width <= 64 { 64 } else { 128 };
         let nvidia = target.vendor() == Vendor::Nvidia;
@@ -53,7 +53,7 @@ impl Shape {
         }
     }
 
-    /// Queries of a block: those of four waves, or of two groups of four.
+    /// Queries of a block: of four waves, or of two groups of four waves.
     const fn queries(self) -> u32 {
         if self.groups { 128 } else { 64 * self.high }
     }
@@ -171,7 +171,7 @@ fn matrices(batch: &[usize], rows: usize, width: usize, strides: &[i64]) -> Opti
 
 impl Tensor {
     /// The engine's compile job of [`Tensor::attention`] without a mask, for a target whose kernel
-    /// takes these tensors: (…, rows, width) of halves, at most 128 wide. Needs no GPU.
+    /// takes these tensors: (…, rows, width) of f16 or bf16, at most 128 wide. Needs no GPU.
     ///
     /// # Errors
     /// [`Error::Value`] if the target's kernel does not take them; errors of computing them.

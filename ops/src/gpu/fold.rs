@@ -54,9 +54,8 @@ impl Division {
     }
 }
 
-/// Elements that a lane has in flight: twice as many as without accumulators, of which a few do,
-/// because an addition is faster than a load. (On an H100 a sum of halves with eight of each had
-/// 1,980 GB/s, torch 2,545.)
+/// Elements that a lane has in flight: twice the number of its accumulators, because an addition is
+/// faster than a load. (On an H100 a sum of f16 with eight of each had 1,980 GB/s, torch 2,545.)
 fn loads(program: &Program) -> usize {
     match in_flight(program) {
         1 => 1,
@@ -135,8 +134,8 @@ fn state(op: FoldOp, dtype: DType) -> String {
     )
 }
 
-/// The kernel of a fold, with the buffers `to`, `parts` (partial results) and `counters` (zeros,
-/// which it leaves as zeros).
+/// The kernel of a reduction, with the buffers `to`, `parts` (partial results) and `counters` (zero
+/// before and after).
 pub(super) fn fold(program: &Program, op: FoldOp, by: &Division) -> Rendered {
     let mut w = Writer::new(program, render::narrow(program, &[]));
     let (kept, folded) = program.sizes();

@@ -32,8 +32,8 @@ impl Grid {
 }
 
 impl Gpu {
-    /// The kernel of a text: from the cache or compiled, and loaded once in this process. The text
-    /// determines its job.
+    /// The kernel of a source: from the cache or compiled, and loaded once in this process. The
+    /// source determines its job.
     pub(super) fn kernel(
         &self,
         entry: &'static str,
@@ -64,7 +64,7 @@ impl Gpu {
         args.push(Arg::Bytes(bytemuck::cast_slice::<i64, u8>(numbers)));
         args.extend_from_slice(rest);
         let shape = Geometry::new(blocks, grid.threads).shared(grid.shared);
-        // SAFETY: the text was rendered from a program or a skeleton. It reads its buffers at
+        // SAFETY: the source was rendered from a program or a skeleton. It reads its buffers at
         // positions inside their nodes' elements, and writes the outputs, which have an element for
         // each position that it computes.
         #[allow(unsafe_code, reason = "launches of rendered kernels")]
@@ -127,7 +127,7 @@ impl Gpu {
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
 
-    /// A copy of the first input in which the other inputs are written, one launch for each.
+    /// A copy of the first input, into which the other inputs are written, one launch per input.
     pub(crate) fn assemble(
         self: &Arc<Self>,
         regions: &[Region],
@@ -263,7 +263,7 @@ impl crate::tensor::Tensor {
     }
 }
 
-/// The source of a rendered text, with the headers of all skeletons.
+/// The engine's source for a rendered kernel, with the headers of all skeletons.
 pub(super) fn source(entry: &str, text: &str) -> Source {
     Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
@@ -275,7 +275,7 @@ pub(super) fn source(entry: &str, text: &str) -> Source {
         .entry(entry.to_owned())
 }
 
-/// The engine's compile job for a text and a target.
+/// The engine's compile job for a rendered kernel and a target.
 pub(super) fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
     let source = source(entry, text);
     let constants = Constants::new().set("KJ_BLOCK", block);

@@ -41,7 +41,7 @@ pub struct Gpu {
     /// Whether it ever read memory of another library.
     borrows: AtomicBool,
     engine: Engine,
-    /// Loaded kernels by their text.
+    /// Loaded kernels by their source.
     kernels: Mutex<HashMap<String, Kernel>>,
     pinned: pools::PinnedPool,
     /// Indices out of range that kernels found.

@@ -12,18 +12,18 @@ use crate::shape::numel;
 use kjit_engine::{Arg, DeviceBuffer};
 use std::sync::Arc;
 
-/// Elements of a row up to which a thread scans it.
+/// Length of the longest row that a thread scans.
 const SHORT: usize = 32;
-/// Elements of a tile of a scan (`SCAN_TILE`).
+/// Elements in a tile of a scan (`SCAN_TILE`).
 const SCAN_TILE: usize = 8 * BLOCK as usize;
-/// Elements of a row up to which a block sorts it in its memory (`SORT_SMALL`).
+/// Length of the longest row that a block sorts in shared memory (`SORT_SMALL`).
 const SMALL: usize = 2048;
-/// Elements of a tile of a radix sort (`SORT_TILE`).
+/// Elements in a tile of a radix sort (`SORT_TILE`).
 const SORT_TILE: usize = 16 * BLOCK as usize;
 /// Blocks that keep a large GPU busy.
 const ENOUGH: usize = 1024;
 
-/// The text of a kernel of these parameters and this body.
+/// The source of a kernel with these parameters and this body.
 fn text(name: &str, params: &str, body: &str) -> String {
     format!(
         "#include \"order.h\"\nstruct Numbers {{ i64 n[8]; }};\n\
@@ -85,8 +85,8 @@ pub(super) fn sort_move_text(dtype: DType) -> String {
     text("sort_move", &params, &body)
 }
 
-/// Marks, for each place, the last value that is written to it. A place below 0 is outside: its
-/// index is reported.
+/// Marks, for each destination, the last value that is written to it. A destination below 0 is out
+/// of range: its index is reported.
 pub(super) fn scatter_mark_text() -> String {
     text(
         "scatter_mark",
@@ -109,8 +109,8 @@ pub(super) fn scatter_choose_text(dtype: DType) -> String {
     )
 }
 
-/// Adds the values of each place in their order; `order` sorts the places. The thread of a place's
-/// first value adds all of them.
+/// Adds the values of each destination in order. `order` sorts the destinations. The thread of a
+/// destination's first value adds all of them.
 pub(super) fn scatter_add_text(dtype: DType) -> String {
     let t = stored(dtype);
     text(
@@ -179,7 +179,7 @@ pub fn order_jobs(dtype: DType, target: &kjit_engine::Target) -> Vec<kjit_engine
     texts.iter().map(job).collect()
 }
 
-/// The arguments of a scatter, as on the CPU but with a place for each value.
+/// The arguments of a scatter, as on the CPU but with a destination for each value.
 pub(crate) struct Scatter<'a> {
     /// Packed.
     pub base: &'a Buffer,
@@ -193,7 +193,7 @@ pub(crate) struct Scatter<'a> {
     pub count: usize,
     /// The axis and its size, for the error.
     pub axis: (usize, usize),
-    /// For a sum: the order that sorts the places.
+    /// For a sum: the order that sorts the destinations.
     pub order: Option<&'a Buffer>,
 }
 
@@ -319,8 +319,9 @@ impl Gpu {
     }
 
     /// A copy of the base with values written, or added in their order. The result is
-    /// deterministic: of several values written to one place the last is kept, sums have the
-    /// values' order. An index out of range is reported at the next synchronisation.
+    /// deterministic: of several values for one destination the last one is stored, and sums are
+    /// added in the order of the values. An index out of range is reported at the next
+    /// synchronisation.
     pub(crate) fn scatter(
         self: &Arc<Self>,
         s: &Scatter<'_>,

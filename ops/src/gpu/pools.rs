@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const LARGEST: usize = 4 << 20;
 /// Bytes of the smallest block.
 const SMALLEST: usize = 4 << 10;
-/// Copies of a read that are in flight at once.
+/// Concurrent copies of one read.
 const IN_FLIGHT: usize = 3;
-/// Most bytes of page-locked memory that are allocated ahead: such memory is lost to everything
-/// else.
+/// Maximum of page-locked bytes that are allocated in advance: the system cannot use them
+/// otherwise.
 const MOST_PINNED: usize = 4 << 30;
 
-/// Page-locked blocks by their size, a power of two. The longest unused one is taken first, so a
-/// copy that still reads it is rarely waited for.
+/// Page-locked blocks by their size, a power of two. The least recently used block is taken first,
+/// so that it is rarely still in use by a copy.
 #[derive(Default)]
 pub(super) struct PinnedPool {
     free: Mutex<BTreeMap<usize, VecDeque<PinnedBuffer<u8>>>>,
@@ -42,7 +42,7 @@ impl PinnedPool {
         self.lock().iter().map(|(size, blocks)| size * blocks.len()).sum()
     }
 
-    /// Counts a copy, for which blocks were allocated or not.
+    /// Counts a copy, and whether it allocated blocks.
     fn count(&self, allocated: bool) {
         let counter = if allocated { &self.misses } else { &self.hits };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Gpu {
         Ok(bytes)
     }
 
-    /// Takes a block of each size from the driver, all at once, and leaves them free in the pool.
+    /// Allocates one block of each size, all together, and then frees them into the pool.
     pub(crate) fn warm_up(&self, sizes: &[usize]) -> Result<()> {
         let mut sizes = sizes.to_vec();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -158,7 +158,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Allocates the blocks for copies of these sizes: one more than such copies use at once.
+    /// Allocates the blocks for copies of these sizes: one more than such copies use concurrently.
     pub(crate) fn warm_up_pinned(&self, sizes: &[usize]) -> Result<()> {
         let blocks = |bytes: usize| if bytes > LARGEST { IN_FLIGHT + 1 } else { 2 };
         let wanted = sizes.iter().map(|n| blocks(*n) * block_size(*n));

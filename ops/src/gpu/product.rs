@@ -1,6 +1,6 @@
-//! Contractions on a GPU: `product.h` and `product_mma.h` specialised by text. The key has dtypes,
-//! numbers of axes after merging, how the operands' elements lie, the size of tiles, and the
-//! element-wise operations on the result. Extents and strides are arguments.
+//! Contractions on a GPU: `product.h` and `product_mma.h`, specialised by generated source. The key
+//! has dtypes, numbers of axes after merging, the layouts of the operands, the size of tiles, and
+//! the element-wise operations on the result. Extents and strides are arguments.
 
 use super::Gpu;
 use super::launch::Grid;
@@ -82,7 +82,7 @@ impl Writer<'_> {
     }
 }
 
-/// The program that leaves a result as it is.
+/// The program that stores a result unchanged.
 fn plain(dtype: DType, elements: usize) -> Program {
     Program {
         shape: vec![elements],
@@ -99,7 +99,7 @@ const fn summed(dtype: DType) -> DType {
     if matches!(dtype, DType::F64) { DType::F64 } else { DType::F32 }
 }
 
-/// The text and the numbers; `blocks` are those of the launch.
+/// The source and the numbers of a launch with `blocks` blocks.
 fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Rendered {
     let mut w = Writer::new(program, render::narrow(program, &[]));
     for n in [&c.rows, &c.cols, &c.depth] {
@@ -160,7 +160,7 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
     render::whole(w, &kernel, blocks)
 }
 
-/// The source of a text for matrix units.
+/// The engine's source of a kernel for matrix units.
 pub(super) fn source(entry: &str, text: &str) -> Source {
     super::launch::source(entry, text)
         .file("product.h", include_str!("../../gpu/product.h"))
@@ -181,7 +181,7 @@ pub(super) fn job(text: &str, t: Tiles, target: &Target) -> Job {
         Kind::Fma => {}
         Kind::Mma | Kind::Wgmma => {
             // Room for two blocks: with 128 registers one loads while the other multiplies (H100,
-            // 4096³ halves: 273 TFLOP/s, 236 with one).
+            // 4096³ f16: 273 TFLOP/s, 236 with one).
             if t.kind == Kind::Mma && t.rows == 128 && target.arch().unit.shared >= 2 * t.shared() {
                 constants = constants.set("KJ_MIN_BLOCKS", 2u32);
             }
@@ -354,8 +354,8 @@ impl Gpu {
         self.send(&prepared.kernel, grid, &numbers, &args)
     }
 
-    /// A large product of halves whose rows start at odd places, with copies of such operands whose
-    /// rows start at multiples of sixteen bytes (H100: 4095³ halves 25 TFLOP/s without).
+    /// A large product of f16 or bf16 with rows that are not aligned to 16 bytes: such operands are
+    /// copied to aligned rows (H100: 4095³ f16 25 TFLOP/s without).
     fn pitched(self: &Arc<Self>, c: &Contraction, target: &Target) -> Result<Option<Contraction>> {
         let simple = [&c.batch, &c.rows, &c.cols, &c.depth].iter().all(|a| a.len() <= 1);
         let size =
@@ -414,7 +414,7 @@ impl Gpu {
         self.map_of(&o.buffer, &matrices(o, own, c, lie(o, own, &c.depth, c.dtype, t), tile))
     }
 
-    /// The description of matrices of halves that start at a buffer's first element.
+    /// The description of f16 or bf16 matrices that start at a buffer's first element.
     pub(super) fn map_of(&self, buffer: &Buffer, of: &Matrices) -> Result<TensorMap> {
         let from = usize::try_from(buffer.offset).unwrap_or(usize::MAX).saturating_mul(2);
         let part = self.own_memory(buffer)?.slice(from..)?;

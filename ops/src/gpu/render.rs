@@ -1,6 +1,6 @@
-//! Renders a program to a kernel's text. Extents, strides, offsets and constants are arguments. The
-//! text, and so the cache key, depends on the expression, the dtypes, the number of axes after
-//! merging, and on strides that are 0 or 1.
+//! Renders a program to a kernel's source. Extents, strides, offsets and constants are arguments.
+//! The source, and so the cache key, depends on the expression, the dtypes, the number of axes
+//! after merging, and on strides that are 0 or 1.
 
 use crate::dtype::{DType, Kind};
 use crate::element::{BinOp, UnOp};
@@ -10,7 +10,7 @@ use std::fmt::Write;
 /// Threads of a block.
 pub(crate) const BLOCK: u32 = 256;
 
-/// A kernel's text, the numbers of its launch and its blocks; its buffers are separate.
+/// A kernel's source, the numbers of its launch and its blocks; its buffers are separate.
 pub(super) struct Rendered {
     pub text: String,
     /// The contents of the struct `Numbers`.
@@ -54,7 +54,7 @@ pub(super) fn to_stored(dtype: DType, value: &str) -> String {
     }
 }
 
-/// Text and numbers during rendering.
+/// Source and numbers during rendering.
 pub(super) struct Writer<'a> {
     pub program: &'a Program,
     pub text: String,
@@ -132,8 +132,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Renders `STEP T value(…, u32 z, u32 row, u32 col, T given)`: the program's value for the
-    /// result of a product in its batch, row and column, and `given`, its `Given(0)`. `sizes` are
-    /// those of batch, rows and columns, and `numbers` the expressions that read them.
+    /// result of a product in its batch, row and column, and `given`, its `Given(0)`. `sizes`: of
+    /// batch, rows and columns; `numbers`: the expressions that read them.
     pub(super) fn value(&mut self, given: DType, sizes: [usize; 3], numbers: [&str; 3]) {
         let given = computed(given);
         self.item(&format!(", const {given} g0"));
@@ -335,7 +335,8 @@ pub(super) fn buffers(program: &Program, types: bool) -> String {
     out
 }
 
-/// Whether every index and position of a program fits 32 bits, with room for a block's.
+/// Whether every index and position of a program fits 32 bits, also the positions of an incomplete
+/// last block.
 pub(super) fn narrow(program: &Program, others: &[&Map]) -> bool {
     const MOST: i128 = (1 << 31) - (1 << 16);
     let reach = |map: &Map| -> i128 {
@@ -348,7 +349,7 @@ pub(super) fn narrow(program: &Program, others: &[&Map]) -> bool {
         && program.maps.iter().chain(others.iter().copied()).all(|m| reach(m) < MOST)
 }
 
-/// Adds the text before the kernel. The struct of numbers is known only after the kernel.
+/// Adds the source before the kernel. The struct of numbers is known only after the kernel.
 pub(super) fn whole(mut writer: Writer<'_>, kernel: &str, blocks: usize) -> Rendered {
     let numbers = writer.numbers.len().max(1);
     let (index, rest) = match writer.narrow {

@@ -135,8 +135,7 @@ impl Steps {
         self.uniform.get(reg).copied().unwrap_or(true)
     }
 
-    /// The steps with one value for each element that `targets` need, in order, without those that
-    /// `have` holds already.
+    /// The steps per element that `targets` need and `have` lacks, in order.
     fn needed(&self, program: &Program, targets: &[Reg], have: &[Reg]) -> Vec<Reg> {
         let mut wanted = vec![false; program.steps.len()];
         targets.iter().for_each(|t| mark(&mut wanted, *t));
@@ -244,7 +243,7 @@ impl Kernel<'_> {
     }
 
     /// A loop over the row that computes `targets`. `each` uses an element's values and `behind`
-    /// those of a pack; values that `later` needs are held.
+    /// the values of a pack. Values that `later` needs are stored in registers.
     fn pass(&mut self, targets: &[Reg], later: &[Reg], [before, each, behind]: [&str; 3]) {
         let needed = self.steps.needed(self.program, targets, &self.held);
         let Team { threads, wide, held } = self.team;
@@ -349,7 +348,7 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
     let (rows, length) = (w.size(count as i64), w.size(length as i64));
     let split = program.shape.len() - program.folded.min(program.shape.len());
     let last = program.shape.len().saturating_sub(1);
-    // Indices of the axes of the rows, and along a row; the last axis varies fastest.
+    // Indices of the axes across rows, and of the axes along a row. The last axis varies fastest.
     let mut digits = |range: std::ops::Range<usize>, indent: &str, from: &str| {
         let mut text = format!("{indent}{index} rest{} = {from};\n", range.start);
         for (k, n) in program.shape.iter().enumerate().take(range.end).skip(range.start).rev() {
@@ -448,7 +447,7 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
     render::whole(k.w, &kernel, blocks)
 }
 
-/// The compile job of a rendered text.
+/// The compile job of a rendered kernel.
 pub(super) fn job(text: &str, team: Team, target: &Target) -> Job {
     let source =
         super::launch::source("rows", text).file("rows.h", include_str!("../../gpu/rows.h"));

@@ -7,11 +7,11 @@ use std::fmt::Write;
 
 /// Elements of a tile in each direction.
 const TILE: usize = 64;
-/// Length of an axis from which tiles are faster.
+/// From this length of an axis on, tiles are faster.
 const LEAST: usize = 16;
 
-/// The axes in which source and result have neighbours, of a program that is such a copy: positions
-/// in its index space.
+/// If a program is such a copy: the axes along which its source and its result are contiguous, as
+/// positions in its index space.
 fn axes(program: &Program, to: &Map) -> Option<(usize, usize)> {
     let [step] = &program.steps[..] else { return None };
     let Instr::Load(leaf, map) = step.instr else { return None };
