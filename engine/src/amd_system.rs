@@ -93,8 +93,7 @@ pub fn disagreements(
             ));
         } else if here > there {
             said.push(format!(
-                "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: the \
-                 runtime reports a wrong architecture{because}"
+                "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: the runtime reports a wrong architecture{because}"
             ));
         }
     }
@@ -128,8 +127,7 @@ pub fn rocm_release(library: &Path) -> Option<(String, String)> {
 pub const PACKAGES: &[(&[&str], &str)] = &[
     (
         &["ubuntu"],
-        "Ubuntu: apt install libamdhip64-5 clang-19 lld-19 (24.04 and later), or ROCm by AMD's \
-         amdgpu-install",
+        "Ubuntu: apt install libamdhip64-5 clang-19 lld-19 (24.04 and later), or ROCm by AMD's amdgpu-install",
     ),
     (&["debian"], "Debian: apt install libamdhip64-5 clang-19 lld-19"),
     (&["fedora", "rhel"], "Fedora: dnf install rocm-hip rocm-comgr clang lld"),
@@ -137,14 +135,10 @@ pub const PACKAGES: &[(&[&str], &str)] = &[
 ];
 
 /// Advice for a container of any distribution.
-pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kfd --device \
-    /dev/dri and --group-add of \
-                                  the groups that own them, and have libamdhip64 in the image \
-                                  (rocm/dev-… images have it)";
+pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kfd --device /dev/dri and --group-add of the groups that own them, and have libamdhip64 in the image (rocm/dev-… images have it)";
 
 /// Advice for any other system.
-pub const ELSEWHERE: &str = "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's \
-    installer; clang 19 or newer with lld";
+pub const ELSEWHERE: &str = "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's installer; clang 19 or newer with lld";
 
 /// The packages to install for AMD GPUs, given the contents of `/etc/os-release` and whether this
 /// is a container.

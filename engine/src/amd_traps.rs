@@ -83,27 +83,22 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         all.push((
             "GTT",
             format!(
-                "amdgpu lets GPUs use {:.1} of the system's {:.1} GiB: larger models need the \
-                 kernel parameter ttm.pages_limit={pages} (older kernels: amdgpu.gttsize in MiB), \
-                 and a small reserved memory in the firmware's setup",
+                "amdgpu lets GPUs use {:.1} of the system's {:.1} GiB: larger models need the kernel parameter ttm.pages_limit={pages} (older kernels: amdgpu.gttsize in MiB), and a small reserved memory in the firmware's setup",
                 gib(gtt),
                 gib(facts.system)
             ),
         ));
     }
     if has(&["gfx90c", "gfx902"]) {
-        let said = "is a Vega inside a Ryzen, not a CDNA card: ROCm does not support it; do not \
-        set HSA_OVERRIDE_GFX_VERSION, because kjit compiles for this chip";
+        let said = "is a Vega inside a Ryzen, not a CDNA card: ROCm does not support it; do not set HSA_OVERRIDE_GFX_VERSION, because kjit compiles for this chip";
         all.push(("gfx90c", said.to_owned()));
     }
     if has(&["gfx1012", "gfx1010", "gfx1011"]) {
-        let said = "ROCm's libraries have no kernels for RX 5000 cards ('no kernel image is \
-            available'); kjit does not need these libraries and compiles its kernels for the card";
+        let said = "ROCm's libraries have no kernels for RX 5000 cards ('no kernel image is available'); kjit does not need these libraries and compiles its kernels for the card";
         all.push(("gfx101x", said.to_owned()));
     }
     if has(&["gfx906", "gfx900"]) {
-        let said = "newer ROCm releases do not support Vega: if hiprtc refuses the card, install \
-        clang 19 and lld, or set KJIT_CLANG";
+        let said = "newer ROCm releases do not support Vega: if hiprtc refuses the card, install clang 19 and lld, or set KJIT_CLANG";
         all.push(("Vega", said.to_owned()));
     }
     let inside = facts.gpus.iter().find(|(_, inside)| *inside);
@@ -112,17 +107,13 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         all.push((
             "two GPUs",
             format!(
-                "{inside} is an integrated GPU, {card} is a card: --device auto uses the card; if \
-                 the runtime crashes or hangs, hide the integrated GPU by HIP_VISIBLE_DEVICES or \
-                 in the firmware's setup"
+                "{inside} is an integrated GPU, {card} is a card: --device auto uses the card; if the runtime crashes or hangs, hide the integrated GPU by HIP_VISIBLE_DEVICES or in the firmware's setup"
             ),
         ));
     }
     all.extend(releases(facts));
     if facts.container && facts.files == (true, 0) {
-        let said = "/dev/kfd exists but /dev/dri/renderD… does not: start the \
-        container with --device \
-            /dev/dri as well, and with --group-add of the groups that own both";
+        let said = "/dev/kfd exists but /dev/dri/renderD… does not: start the container with --device /dev/dri as well, and with --group-add of the groups that own both";
         all.push(("container", said.to_owned()));
     }
     let set = |name: &str| facts.variables.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
@@ -133,8 +124,7 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         all.push((
             "comgr's cache",
             format!(
-                "AMD_COMGR_CACHE_DIR={folder} is not a folder, so AMD's compiler cannot use its \
-                 cache: unset the variable or create the folder (kjit has its own cache)"
+                "AMD_COMGR_CACHE_DIR={folder} is not a folder, so AMD's compiler cannot use its cache: unset the variable or create the folder (kjit has its own cache)"
             ),
         ));
     }
@@ -155,8 +145,7 @@ fn releases(facts: &Facts) -> Option<(&'static str, String)> {
     let [runtime, compiler] = &facts.used;
     let said = match (of(runtime), of(compiler)) {
         (Some(runtime), Some(compiler)) if runtime != compiler => format!(
-            "the runtime is from {} and the compiler from {}: set ROCM_PATH to one of them; two \
-             releases in one process may crash",
+            "the runtime is from {} and the compiler from {}: set ROCM_PATH to one of them; two releases in one process may crash",
             names(&runtime),
             names(&compiler)
         ),
@@ -164,8 +153,7 @@ fn releases(facts: &Facts) -> Option<(&'static str, String)> {
             let mut all: Vec<String> = facts.releases.iter().map(|r| names(r)).collect();
             all.sort();
             format!(
-                "{} are installed: set ROCM_PATH to the release to use, or KJIT_HIP_LIBRARY to \
-                 the runtime's file",
+                "{} are installed: set ROCM_PATH to the release to use, or KJIT_HIP_LIBRARY to the runtime's file",
                 all.join(", ")
             )
         }
@@ -228,10 +216,7 @@ mod tests {
         let used = [file(&both[0], "libamdhip64.so.6"), file(&both[1], "libhiprtc.so.7")];
         let said = &traps(&Facts { used, ..facts.clone() })[0].1;
         assert!(
-            said.contains(
-                "runtime is from rocm-6.4.1 and the compiler from \
-        rocm-7.0.2"
-            ),
+            said.contains("runtime is from rocm-6.4.1 and the compiler from rocm-7.0.2"),
             "{said}"
         );
         let one = Facts { releases: both[..1].to_vec(), ..facts };

@@ -146,8 +146,7 @@ pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) ->
         kernel.args.iter().map(|a| u64::from(a.offset) + u64::from(a.size)).max().unwrap_or(0);
     if total > MOST_BYTES {
         return Err(fail(format!(
-            "the code object has {total} bytes of arguments, but devices support at most \
-             {MOST_BYTES}"
+            "the code object has {total} bytes of arguments, but devices support at most {MOST_BYTES}"
         )));
     }
     into.resize(total as usize, 0);

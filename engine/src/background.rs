@@ -59,9 +59,7 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("kjit background compile".into()).spawn(work);
         thread.map_err(|e| Error::Io {
-            path: "thread for background \
-            compiles"
-                .into(),
+            path: "thread for background compiles".into(),
             why: e.to_string(),
         })?;
         Ok(behind)

@@ -122,9 +122,7 @@ pub enum Error {
     },
     /// The system or the driver refused page-locked memory.
     #[error(
-        "{device}: page-locked memory was refused ({} requested; {call}: {says}): too little \
-         system memory is free, or a container limits it (start it with --ulimit memlock=-1 and \
-         more --memory)",
+        "{device}: page-locked memory was refused ({} requested; {call}: {says}): too little system memory is free, or a container limits it (start it with --ulimit memlock=-1 and more --memory)",
         bytes(*.asked)
     )]
     Pinned {
@@ -153,8 +151,7 @@ pub enum Error {
     /// these objects are dropped, `Engine::device` reopens the device if the driver supports that.
     /// If this error is returned again, a new process is needed.
     #[error(
-        "{device} is lost: {says} ({call}, code {code}): after a kernel fault this process cannot \
-         use the device"
+        "{device} is lost: {says} ({call}, code {code}): after a kernel fault this process cannot use the device"
     )]
     DeviceLost {
         /// The call that reported the fault.

@@ -47,9 +47,7 @@ impl Engine {
         let (needs, maker) =
             (found.entry.needs().get("driver")?, found.entry.meta().get("compiler")?);
         Some(format!(
-            "the pack has this kernel, compiled by {maker}, but it needs driver {needs} or newer \
-             (installed: {major}.{minor}): update the driver, or compile with a compiler that is \
-             not newer than it"
+            "the pack has this kernel, compiled by {maker}, but it needs driver {needs} or newer (installed: {major}.{minor}): update the driver, or compile with a compiler that is not newer than it"
         ))
     }
 

@@ -80,8 +80,7 @@ impl Engine {
         let name = driver::runtime_name(word);
         let Some(status) = wait(child, patience) else {
             return Err(format!(
-                "{name} did not answer within {} s: the kernel driver hangs. `dmesg | grep \
-                 amdgpu` shows the cause; restart the machine",
+                "{name} did not answer within {} s: the kernel driver hangs. `dmesg | grep amdgpu` shows the cause; restart the machine",
                 patience.as_secs_f64()
             ));
         };

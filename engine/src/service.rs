@@ -359,11 +359,7 @@ impl Engine {
             }
             ChildResponse::Compiled(Compiled::Broken { why }) => return Err(broken(why)),
             ChildResponse::Probe(_) => {
-                return Err(broken(
-                    "sent the wrong type of \
-            answer"
-                        .to_owned(),
-                ));
+                return Err(broken("sent the wrong type of answer".to_owned()));
             }
         };
         // If the library was replaced since its digest was computed, the key would be wrong.
@@ -512,8 +508,7 @@ fn keep(
         ChildRequest::Probe { .. } => String::new(),
     };
     let options = format!(
-        "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: \
-         {arguments}\nagain: sh {}\n",
+        "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: {arguments}\nagain: sh {}\n",
         toolchain.name(),
         toolchain.file.display(),
         job.target,

@@ -22,12 +22,8 @@ const MOST_DEPTH: usize = 16;
 
 /// The kernels of a code object, sorted by name, or the reason why the bytes are invalid.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
-    let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| {
-        format!(
-            "not an ELF file: \
-    {e}"
-        )
-    })?;
+    let file =
+        ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("not an ELF file: {e}"))?;
     let note = metadata(&file)?;
     let mut rest = note;
     let root = rmpv::decode::read_value_ref_with_max_depth(&mut rest, MOST_DEPTH)

@@ -24,12 +24,8 @@ const RESERVED_SHARED: u64 = 1024;
 
 /// The kernels of a cubin, sorted by name, or the reason why the bytes are invalid.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
-    let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| {
-        format!(
-            "not an ELF file: \
-    {e}"
-        )
-    })?;
+    let file =
+        ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("not an ELF file: {e}"))?;
     let names: HashMap<u32, &str> = file
         .symbols()
         .filter_map(|s| Some((u32::try_from(s.index().0).ok()?, s.name().ok()?)))

@@ -74,8 +74,7 @@ pub fn kjit_cc() -> i32 {
     let code = arguments.next().and_then(|first| dispatch(&first, arguments));
     code.unwrap_or_else(|| {
         eprintln!(
-            "kjit-cc is the compiler process of kjit; to repeat a failed compile: kjit-cc \
-             {REPEAT} FOLDER"
+            "kjit-cc is the compiler process of kjit; to repeat a failed compile: kjit-cc {REPEAT} FOLDER"
         );
         2
     })

@@ -221,8 +221,7 @@ pub(crate) fn python_sites() -> &'static [PathBuf] {
 const PYTHON_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 fn ask_python(python: &Path) -> Vec<PathBuf> {
-    let code = "import sysconfig; print(sysconfig.get_paths()['purelib']); \
-        print(sysconfig.get_paths()['platlib'])";
+    let code = "import sysconfig; print(sysconfig.get_paths()['purelib']); print(sysconfig.get_paths()['platlib'])";
     let Ok(mut child) = std::process::Command::new(python)
         .args(["-I", "-c", code])
         .stdin(std::process::Stdio::null())

@@ -85,8 +85,7 @@ impl Compiler for Nvrtc {
     }
 
     fn package(&self) -> &'static str {
-        "pip install nvidia-cuda-nvrtc (for driver 12: nvidia-cuda-nvrtc-cu12), or NVIDIA's CUDA \
-         toolkit"
+        "pip install nvidia-cuda-nvrtc (for driver 12: nvidia-cuda-nvrtc-cu12), or NVIDIA's CUDA toolkit"
     }
 
     fn spills(&self, log: &str) -> BTreeMap<String, u32> {

@@ -121,11 +121,8 @@ impl ChildRequest {
             "probe" => Ok(Some(ChildRequest::Probe { kind, file })),
             "compile" => {
                 let (main, source, count) = (next()?, next()?, next()?);
-                let count: u32 = count.parse().map_err(|_| {
-                    "the number of headers is \
-                invalid"
-                        .to_owned()
-                })?;
+                let count: u32 =
+                    count.parse().map_err(|_| "the number of headers is invalid".to_owned())?;
                 let mut headers = Vec::new();
                 for _ in 0..count.min(MOST_FIELDS) {
                     headers.push((next()?, next()?));

@@ -249,8 +249,7 @@ impl Workers {
         }
         Err(Error::NoProcess {
             why: format!(
-                "the compiler runs in a child process: call kjit_engine::child_main() first in \
-                 main, or install {}",
+                "the compiler runs in a child process: call kjit_engine::child_main() first in main, or install {}",
                 tried.join(" or ")
             ),
         })
@@ -273,8 +272,7 @@ impl Worker {
                 Err(Failure::Died(self.how_it_ended()))
             }
             Ok(Err(why)) => Err(Failure::Died(format!(
-                "sent an invalid answer ({why}); \
-                {}",
+                "sent an invalid answer ({why}); {}",
                 self.how_it_ended()
             ))),
             Err(RecvTimeoutError::Timeout) => Err(Failure::Slow),

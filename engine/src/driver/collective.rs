@@ -317,8 +317,7 @@ impl Stream {
         if from.len().checked_mul(all.inner.ranks).is_none_or(|all| all > to.len()) {
             let (each, ranks, room) = (from.len(), all.inner.ranks, to.len());
             return Err(Error::Buffer(format!(
-                "all-gather: {ranks} × {each} values do not fit in \
-            {room}"
+                "all-gather: {ranks} × {each} values do not fit in {room}"
             )));
         }
         let memory = [from.shared(), to.shared()];

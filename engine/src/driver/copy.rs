@@ -240,8 +240,7 @@ impl Stream {
         if other.same(self.device()) || other.target().vendor() != self.device().target().vendor() {
             let (here, there) = (self.device().label(), other.label());
             return Err(Error::Buffer(format!(
-                "cannot copy from {there} to {here}: a peer copy needs two different devices of \
-                 one vendor"
+                "cannot copy from {there} to {here}: a peer copy needs two different devices of one vendor"
             )));
         }
         Ok(())
@@ -303,8 +302,7 @@ impl Stream {
             Ok(())
         } else {
             Err(Error::Buffer(format!(
-                "{call}: the source has {from} values, the destination \
-            {to}"
+                "{call}: the source has {from} values, the destination {to}"
             )))
         }
     }

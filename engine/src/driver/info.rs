@@ -103,15 +103,13 @@ impl Inventory {
             if let Some(row) = device.target.as_ref().and_then(Target::stands_in) {
                 let (label, id) = (device.label(), device.target.as_ref().map_or("", Target::id));
                 warnings.push(format!(
-                    "{label}: {id} is not in kjit's table; its kernels are compiled for {id} with \
-                     the common properties of {row}'s family, and are not tuned"
+                    "{label}: {id} is not in kjit's table; its kernels are compiled for {id} with the common properties of {row}'s family, and are not tuned"
                 ));
             }
         }
         if let Some(version) = set("HSA_OVERRIDE_GFX_VERSION") {
             warnings.push(format!(
-                "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime reports a wrong \
-                 architecture; kernels are compiled for it and may give wrong results or fault"
+                "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime reports a wrong architecture; kernels are compiled for it and may give wrong results or fault"
             ));
         }
         let hidden = |(name, value): &&(String, String)| {
@@ -123,8 +121,7 @@ impl Inventory {
         }
         if let (Some(hip), Some(rocr)) = (set("HIP_VISIBLE_DEVICES"), set("ROCR_VISIBLE_DEVICES")) {
             warnings.push(format!(
-                "ROCR_VISIBLE_DEVICES={rocr} is applied first; HIP_VISIBLE_DEVICES={hip} numbers \
-                 the remaining devices"
+                "ROCR_VISIBLE_DEVICES={rocr} is applied first; HIP_VISIBLE_DEVICES={hip} numbers the remaining devices"
             ));
         }
         warnings

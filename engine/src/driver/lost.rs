@@ -92,8 +92,7 @@ mod tests {
         assert!(contexts.join(1, none).unwrap().check().is_ok(), "another device");
         assert!(
             contexts.join(0, none).unwrap_err().says.contains("drop all"),
-            "an object still \
-        uses it"
+            "an object still uses it"
         );
         drop((a, b));
         assert!(

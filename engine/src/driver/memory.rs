@@ -349,8 +349,7 @@ pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usi
     match (start, end) {
         (Some(start), Some(end)) if start <= end && end <= len => Ok((start, end)),
         _ => Err(Error::Buffer(format!(
-            "the slice {start:?}..{end:?} is outside the buffer of \
-            {len} values"
+            "the slice {start:?}..{end:?} is outside the buffer of {len} values"
         ))),
     }
 }

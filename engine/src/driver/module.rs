@@ -61,8 +61,7 @@ impl Device {
             let (major, minor) = self.info().driver;
             match fault.kind {
                 FaultKind::BadImage => fail(format!(
-                    "the driver ({major}.{minor}) refuses code of {}: {} (code {}); update the \
-                     driver, or use a compiler that is not newer than the driver",
+                    "the driver ({major}.{minor}) refuses code of {}: {} (code {}); update the driver, or use a compiler that is not newer than the driver",
                     code.compiler(),
                     fault.says,
                     fault.code

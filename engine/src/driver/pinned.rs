@@ -156,8 +156,7 @@ impl<T: Pod> PinnedBuffer<T> {
     pub fn peek(&self, index: usize) -> Result<T> {
         if index >= self.len {
             return Err(Error::Buffer(format!(
-                "index {index} is outside the buffer of {} \
-            values",
+                "index {index} is outside the buffer of {} values",
                 self.len
             )));
         }

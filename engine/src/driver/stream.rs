@@ -245,15 +245,13 @@ impl Stream {
         let most = u64::from(info.max_threads.unwrap_or(u32::MAX).min(arch.max_threads));
         if shape.threads() == 0 || shape.blocks() == 0 {
             return fail(format!(
-                "the grid or block is empty: grid {:?}, block \
-            {:?}",
+                "the grid or block is empty: grid {:?}, block {:?}",
                 shape.grid, shape.block
             ));
         }
         if shape.threads() > most {
             return fail(format!(
-                "{} threads per block, but the kernel supports at most \
-            {most}",
+                "{} threads per block, but the kernel supports at most {most}",
                 shape.threads()
             ));
         }
@@ -271,8 +269,7 @@ impl Stream {
             let all = u64::from(each) * u64::from(self.device().info().units);
             if !self.device().info().cooperative || shape.blocks() > all {
                 return fail(format!(
-                    "a cooperative grid of {} blocks is too large: {all} blocks can be resident \
-                     ({each} on each of {} units)",
+                    "a cooperative grid of {} blocks is too large: {all} blocks can be resident ({each} on each of {} units)",
                     shape.blocks(),
                     self.device().info().units
                 ));

@@ -58,6 +58,10 @@ pub(crate) struct Cuda {
     pub(super) version: (u32, u32),
 }
 
+/// Advice if the driver is missing.
+const DRIVER_PACKAGE: &str =
+    "NVIDIA's display driver, version 525 or newer, installs it (Debian: nvidia-driver, libcuda1)";
+
 impl Cuda {
     /// Opens the driver once per process; later calls return the same result.
     ///
@@ -75,9 +79,7 @@ impl Cuda {
             library: "the NVIDIA driver (libcuda.so.1)".to_owned(),
             why,
             tried,
-            package: "it comes with NVIDIA's display driver (Debian: nvidia-driver, libcuda1), \
-                version 525 or newer"
-                .to_owned(),
+            package: DRIVER_PACKAGE.to_owned(),
         };
         let by_name = |place: &&str| {
             if place.starts_with('/') { vec![PathBuf::from(place)] } else { for_loader(place) }

@@ -148,9 +148,9 @@ impl HipRuntime {
         Err(last.unwrap_or_else(|| Fault {
             call: "hipGetDeviceProperties",
             code: 0,
-            says: "no known struct layout contains a gfx architecture: the runtime is newer than \
-            kjit"
-                .to_owned(),
+            says:
+                "no known struct layout contains a gfx architecture: the runtime is newer than kjit"
+                    .to_owned(),
             kind: FaultKind::Other,
         }))
     }

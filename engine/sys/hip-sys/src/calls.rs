@@ -31,8 +31,7 @@ macro_rules! calls {
             $($name: Option<unsafe extern "C" fn($($t),*) -> u32>,)*
         }
 
-        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's names and \
-            signatures")]
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's names and signatures")]
         impl $owner {
             /// All calls with their argument types.
             pub const SIGNATURES: &'static [$crate::Signature] = &[
@@ -63,8 +62,7 @@ macro_rules! calls {
                 $(#[$doc])*
                 ///
                 /// # Errors
-                #[doc = concat!("`Code` with the library's answer, `Missing` when the library \
-                    has no `", stringify!($name), "`.")]
+                #[doc = concat!("`Code` with the library's answer, `Missing` when the library has no `", stringify!($name), "`.")]
                 ///
                 /// # Safety
                 /// Pointers, handles and sizes must be as the vendor's documentation of the call

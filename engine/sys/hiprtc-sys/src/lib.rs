@@ -104,9 +104,7 @@ pub const SEARCH: Search = Search {
         "libamdhip64.so.5",
     ],
     variable: "KJIT_HIPRTC_LIBRARY",
-    package: "it comes with AMD's ROCm (Debian: libamdhip64-5 libhiprtc-builtins5 \
-        rocm-device-libs); \
-              KJIT_HIPRTC_LIBRARY names the file",
+    package: "it comes with AMD's ROCm (Debian: libamdhip64-5 libhiprtc-builtins5 rocm-device-libs); KJIT_HIPRTC_LIBRARY names the file",
 };
 
 impl Hiprtc {

@@ -15,8 +15,7 @@ pub fn headers(header: &str) -> Option<PathBuf> {
     let found = places.iter().find(|p| p.join(header).is_file()).cloned();
     if found.is_none() {
         eprintln!(
-            "SKIPPED: no {header} (scripts/fetch-rocm-headers fetches ROCm's headers; \
-             KJIT_ROCM_HEADERS names a folder)"
+            "SKIPPED: no {header} (scripts/fetch-rocm-headers fetches ROCm's headers; KJIT_ROCM_HEADERS names a folder)"
         );
     }
     found
