@@ -5,12 +5,12 @@
 // The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes have arrived)
 // and empty (it was read). A slot has as many whole rows as fit, at most four per lane. The rows
 // are contiguous in device memory, so one copy is enough. A slot always belongs to the same *team*
-// of SHARE waves. So a team never waits for a slot that another team has not yet read in this load
-// belongs to the previous lap (copies complete in any order, and a parity does not distinguish
-// laps). While one team waits for bytes or sums, others multiply. A lane processes units of all
-// rows of the slot together, so it reads the activations in shared memory once for all of them. (If
-// all waves share each row, all of them wait for every slot: without copies, 8b Q4_K_M reached 651
-// tokens/s in that form, and 827 in this one.)
+// of SHARE waves. So a team never waits for a slot that another team has not yet read in the
+// previous lap (copies complete in any order, and a parity does not distinguish laps). While one
+// team waits for bytes or sums, others multiply. A lane processes units of all rows of the slot
+// together, so it reads the activations in shared memory once for all of them. (If all waves share
+// each row, all of them wait for every slot: without copies, 8b Q4_K_M reached 651 tokens/s in that
+// form, and 827 in this one.)
 //
 // AHEAD bytes are in flight: enough to keep memory busy, and less than the ring, because all other
 // reads of a multiprocessor queue behind them. With the whole ring in flight 8b Q4_K_M reached 490
@@ -94,7 +94,7 @@ template <class R> struct Ring {
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
-        const bool lap = at.slot < ahead;  // the previous lap
+        const bool lap = at.slot < ahead;  // that load is in the previous lap
         await(shared_at(s.full + (at.slot + (lap ? R::SLOTS : 0) - ahead)),
               at.phase ^ (lap ? 1 : 0));
         barrier_arrive_expect(s.full + at.slot, bytes);

@@ -93,9 +93,7 @@ impl Case {
         size: Size,
     ) -> Result<(), SpecError> {
         require(spec.tuning(target).is_some(), spec.family(), || {
-            "the family has no \
-        variants"
-                .to_owned()
+            "the family has no variants".to_owned()
         })?;
         self.kernel = spec.kernel(target)?;
         self.follow(spec.family(), spec.launch(target, units, size)?)

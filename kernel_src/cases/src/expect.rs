@@ -108,8 +108,7 @@ impl Expect {
         };
         if exact.len() != got.len() {
             return Err(format!(
-                "{} bytes were read back, but the oracle has \
-            {}",
+                "{} bytes were read back, but the oracle has {}",
                 got.len(),
                 exact.len()
             ));

@@ -257,11 +257,7 @@ impl Family for AttendSpec {
         self.scores.check(NAME)?;
         let fine = self.fits(target, t) && (1..=64).contains(&t.blocks_per_unit());
         require(fine, NAME, || {
-            format!(
-                "{:?} with tuning {t:?} is not supported on \
-        {target}",
-                self.form
-            )
+            format!("{:?} with tuning {t:?} is not supported on {target}", self.form)
         })
     }
 

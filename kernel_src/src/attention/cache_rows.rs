@@ -74,8 +74,7 @@ impl Family for CacheRowsSpec {
         let dim = self.kv.head_dim;
         require(self.kv.heads == 1 && dim > 0 && dim.is_multiple_of(16), NAME, || {
             format!(
-                "{} heads of {dim} elements: exactly one head, a multiple of 16, is \
-            supported",
+                "{} heads of {dim} elements: exactly one head, a multiple of 16, is supported",
                 self.kv.heads
             )
         })

@@ -56,8 +56,7 @@ impl HeadsForm {
             kernel,
             || {
                 format!(
-                    "rotation of {} of {} elements is not \
-            supported",
+                    "rotation of {} of {} elements is not supported",
                     self.rope.dims, self.kv.head_dim
                 )
             },
@@ -143,16 +142,13 @@ impl Scores {
         let fine = self.chunk != Some(0) && !(self.chunk.is_some() && self.window.is_some());
         require(fine, kernel, || {
             format!(
-                "chunks of {:?} and a window of {:?} cannot be combined or are \
-            0",
+                "chunks of {:?} and a window of {:?} cannot be combined or are 0",
                 self.chunk, self.window
             )
         })?;
         let alone = self.around.is_none() || (self.chunk, self.window) == (None, None);
         require(alone, kernel, || {
-            "a window or chunks cannot be combined with visible later \
-        positions"
-                .to_owned()
+            "a window or chunks cannot be combined with visible later positions".to_owned()
         })
     }
 

@@ -94,8 +94,7 @@ impl Family for IndexerScoresSpec {
             NAME,
             || {
                 format!(
-                    "{} heads on {} keys of {dim} elements: exactly one key, a multiple of 16, is \
-                     supported",
+                    "{} heads on {} keys of {dim} elements: exactly one key, a multiple of 16, is supported",
                     self.heads, self.kv.heads
                 )
             },

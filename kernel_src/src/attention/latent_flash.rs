@@ -191,8 +191,7 @@ impl Family for LatentFlashSpec {
         let whole = dim.is_multiple_of(16) && rank.is_multiple_of(16) && dim <= LatentSpec::WIDEST;
         require(one && whole && (1..=dim).contains(&rank) && self.heads > 0, NAME, || {
             format!(
-                "{} heads, values of {rank} in rows of {dim}: sizes must be multiples of \
-            16",
+                "{} heads, values of {rank} in rows of {dim}: sizes must be multiples of 16",
                 self.heads
             )
         })?;
@@ -204,10 +203,7 @@ impl Family for LatentFlashSpec {
             && target.waves().contains(&t.wave)
             && t.keys.is_multiple_of(product.depth);
         require(fine, NAME, || {
-            format!(
-                "tuning {t:?} with rows of {dim} is not supported on \
-        {target}"
-            )
+            format!("tuning {t:?} with rows of {dim} is not supported on {target}")
         })
     }
 

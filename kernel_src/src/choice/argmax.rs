@@ -60,10 +60,7 @@ impl ChoiceTuning {
         vocab: usize,
     ) -> Result<(), SpecError> {
         require((1..1 << 22).contains(&vocab), kernel, || {
-            format!(
-                "a vocabulary of {vocab} is not \
-        supported"
-            )
+            format!("a vocabulary of {vocab} is not supported")
         })?;
         let fine = target.waves().contains(&self.wave)
             && self.block.is_multiple_of(self.wave)

@@ -130,11 +130,7 @@ impl Family for RouteSpec {
         })?;
         let divides = self.alike > 0 && self.experts.is_multiple_of(self.alike);
         require(divides, NAME, || {
-            format!(
-                "{} scores per expert do not divide {} \
-        scores",
-                self.alike, self.experts
-            )
+            format!("{} scores per expert do not divide {} scores", self.alike, self.experts)
         })?;
         tuning.check(NAME, target)
     }

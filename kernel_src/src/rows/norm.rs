@@ -98,11 +98,7 @@ impl Family for NormSpec {
     fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
         let fine = (1..=WIDEST).contains(&self.cols);
         require(fine, NAME, || {
-            format!(
-                "rows of {} elements: 1 to {WIDEST} are \
-        supported",
-                self.cols
-            )
+            format!("rows of {} elements: 1 to {WIDEST} are supported", self.cols)
         })?;
         tuning.check(NAME, target)
     }

@@ -147,8 +147,7 @@ impl Family for ReduceSpec {
 
     fn inside(&self, _: &Target, inside: StepContext) -> Result<Step, SpecError> {
         require(!self.gathered, NAME, || {
-            "partial sums of a library arrive between launches, not inside a persistent \
-             kernel"
+            "partial sums of a library arrive between launches, not inside a persistent kernel"
                 .to_owned()
         })?;
         require(!self.stretches && self.ranks == inside.ranks, NAME, || format!("{self:?}"))?;

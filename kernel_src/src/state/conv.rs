@@ -96,8 +96,7 @@ impl Family for ConvSpec {
         let fine = fine && (self.weights || !self.bias);
         require(fine, NAME, || {
             format!(
-                "{} channels over {} tokens: 2 to {} tokens are \
-            supported",
+                "{} channels over {} tokens: 2 to {} tokens are supported",
                 self.channels,
                 self.taps,
                 ConvSpec::MOST

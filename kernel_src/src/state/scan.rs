@@ -95,8 +95,7 @@ impl Family for ScanSpec {
             && self.heads.is_multiple_of(self.groups);
         require(fine && (1..=LONGEST).contains(&self.n) && self.state() < 1 << 28, NAME, || {
             format!(
-                "{self:?}: up to {LONGEST} numbers per channel and whole groups of heads are \
-                 supported"
+                "{self:?}: up to {LONGEST} numbers per channel and whole groups of heads are supported"
             )
         })
     }

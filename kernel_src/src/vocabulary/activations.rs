@@ -96,10 +96,7 @@ impl Column {
             })?;
         let form = all.ok_or_else(fail)?;
         require(cols > 0 && cols <= 1 << 24, "activations", || {
-            format!(
-                "{cols} columns are not \
-        between 1 and 16,777,216"
-            )
+            format!("{cols} columns are not between 1 and 16,777,216")
         })?;
         Ok(Column { cols, form })
     }

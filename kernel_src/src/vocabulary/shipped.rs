@@ -11,8 +11,7 @@ const TEXT: &str = include_str!("../../tuning/measured.tsv");
 /// A malformed line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "line {line}: {why}; a line is: architecture, spec, tuning, where it was measured, with tabs \
-     between"
+    "line {line}: {why}; a line is: architecture, spec, tuning, where it was measured, with tabs between"
 )]
 pub struct BadLine {
     /// Line number, from 1.

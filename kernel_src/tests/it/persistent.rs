@@ -237,8 +237,7 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             };
             let k = code.kernels().iter().find(|k| k.name == "persistent").unwrap();
             let said = format!(
-                "{arch} {name}: {} registers, {} + {} bytes of shared memory, spills {:?}, local \
-                 {}, {} bytes of code",
+                "{arch} {name}: {} registers, {} + {} bytes of shared memory, spills {:?}, local {}, {} bytes of code",
                 k.all_registers(),
                 made.kernel.shared,
                 k.shared,

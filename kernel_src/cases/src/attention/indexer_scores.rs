@@ -106,8 +106,7 @@ fn case(
     let mut launch = spec.launch(target, units, Size { tokens: n, past: capacity - n })?;
     launch.geometry.grid[1] = (n - first) as u32;
     let name = format!(
-        "indexer_scores {heads} heads of {dim}, {:?}, positions {positions:?} from {first}, \
-         one {}, {} splits",
+        "indexer_scores {heads} heads of {dim}, {:?}, positions {positions:?} from {first}, one {}, {} splits",
         kv.storage, spec.one, launch.geometry.grid[0]
     );
     let args = IndexerScoresArgs {

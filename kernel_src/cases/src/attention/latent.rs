@@ -185,8 +185,7 @@ fn case(
         Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
     let launch = spec.launch(target, units, Size { tokens: n, past: capacity })?;
     let name = format!(
-        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} \
-         splits{}, {:?} chosen",
+        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} splits{}, {:?} chosen",
         spec.heads,
         spec.rank,
         kv.storage,

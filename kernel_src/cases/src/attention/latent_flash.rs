@@ -72,8 +72,7 @@ impl Cases for LatentFlashSpec {
         let cache =
             pages.as_ref().map_or_else(|| cache.clone(), |pages| pages.pool(&kv, &cache, capacity));
         let name = format!(
-            "latent_flash {heads} heads of {dim}, values of {}, {:?}, {tokens} tokens after \
-             {past}, {:?}{}, {:?} chosen",
+            "latent_flash {heads} heads of {dim}, values of {}, {:?}, {tokens} tokens after {past}, {:?}{}, {:?} chosen",
             self.rank,
             kv.storage,
             self.tuning(target)?,

@@ -56,8 +56,7 @@ impl Cases for NormSpec {
         };
         let (kind, weights, residual) = (self.kind, self.weights, self.residual);
         let name = format!(
-            "norm_rows {kind:?} · {rows} × {cols}, factors {weights}, residual {residual}, \
-             wave {wave}"
+            "norm_rows {kind:?} · {rows} × {cols}, factors {weights}, residual {residual}, wave {wave}"
         );
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }

@@ -74,8 +74,7 @@ fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, u
                 let occupancy =
                     k.occupancy(&target, kernel.block, kernel.shared, kernel.options.wave);
                 table.push(format!(
-                    "{target}\t{name}\t{} registers\t{} LDS\t{} spills\t{} local\t{}/{} \
-                     waves\twave {}\t{} bytes\t{}",
+                    "{target}\t{name}\t{} registers\t{} LDS\t{} spills\t{} local\t{}/{} waves\twave {}\t{} bytes\t{}",
                     k.all_registers(),
                     k.shared + kernel.shared,
                     k.spills.map_or("unknown".to_owned(), |n| n.to_string()),

@@ -139,8 +139,7 @@ fn sums(
 fn two_streams_reduce_in_device_and_host_memory() {
     if std::env::var_os("KJIT_TEST_SHARD").is_some() {
         eprintln!(
-            "SKIPPED: shards run under tools that serialise kernels, but these kernels wait for \
-             each other"
+            "SKIPPED: shards run under tools that serialise kernels, but these kernels wait for each other"
         );
         return;
     }
