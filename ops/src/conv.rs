@@ -63,8 +63,7 @@ impl Tensor {
                 return Err(Error::shape(
                     op,
                     format!(
-                        "the window of {reach} elements is larger than the axis of {n} \
-                    (padding included)"
+                        "the window of {reach} elements is larger than the axis of {n} (padding included)"
                     ),
                 ));
             }

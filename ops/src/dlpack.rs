@@ -175,8 +175,7 @@ impl Tensor {
         let (at, strides, kept) = if !matches!(self.device(), Device::Cpu) {
             if dtype.is_complex() {
                 let why = format!(
-                    "{dtype} on a GPU is stored as two tensors: use \
-                to_device(\"cpu\") first"
+                    "{dtype} on a GPU is stored as two tensors: use to_device(\"cpu\") first"
                 );
                 return Err(Error::value("to_dlpack", why));
             }
@@ -241,11 +240,7 @@ impl Tensor {
         if rank > 64 || (rank > 0 && given.shape.is_null()) {
             return Err(Error::shape(
                 op,
-                format!(
-                    "the number of axes ({}) is invalid, or the sizes \
-            are null",
-                    given.ndim
-                ),
+                format!("the number of axes ({}) is invalid, or the sizes are null", given.ndim),
             ));
         }
         let list = |at: *const i64| match rank {

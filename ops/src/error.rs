@@ -67,8 +67,7 @@ pub enum Error {
     },
     /// Not implemented on this device.
     #[error(
-        "{op} is not implemented on {device}: use to_device(\"cpu\") (docs/operations.md lists \
-         missing operations)"
+        "{op} is not implemented on {device}: use to_device(\"cpu\") (docs/operations.md lists missing operations)"
     )]
     Absent {
         /// The operation.
@@ -84,8 +83,7 @@ pub enum Error {
     },
     /// Out of memory of a GPU, after the pool's free blocks were freed.
     #[error(
-        "{device}: cannot allocate {bytes} bytes: {free} of {total} are free, tensors of this \
-         process use {in_use}; delete tensors, compute in smaller parts, or use float16"
+        "{device}: cannot allocate {bytes} bytes: {free} of {total} are free, tensors of this process use {in_use}; delete tensors, compute in smaller parts, or use float16"
     )]
     DeviceMemory {
         /// The device.

@@ -31,10 +31,7 @@ fn typed(op: &'static str, list: &str) -> Result<Vec<Typed>> {
                 if dtype.is_none() && kind.len() != 1 {
                     return Err(Error::value(
                         op,
-                        format!(
-                            "'{kind}' is neither a dtype nor a \
-                    letter"
-                        ),
+                        format!("'{kind}' is neither a dtype nor a letter"),
                     ));
                 }
                 Ok(Typed { dtype, letter: (*kind).to_owned(), name: (*name).to_owned() })
@@ -82,14 +79,9 @@ fn dtype_of(op: &'static str, p: &Typed, known: &[(String, DType)]) -> Result<DT
     match found {
         Some(d) if d.is_complex() => Err(Error::takes(op, "real numbers", d)),
         Some(d) => Ok(d),
-        None => Err(Error::value(
-            op,
-            format!(
-                "no argument determines the dtype of \
-        '{}'",
-                p.letter
-            ),
-        )),
+        None => {
+            Err(Error::value(op, format!("no argument determines the dtype of '{}'", p.letter)))
+        }
     }
 }
 
@@ -110,13 +102,7 @@ fn check_name(op: &'static str, name: &str) -> Result<()> {
     if fits {
         Ok(())
     } else {
-        Err(Error::value(
-            op,
-            format!(
-                "'{name}' is not a valid kernel \
-    name"
-            ),
-        ))
+        Err(Error::value(op, format!("'{name}' is not a valid kernel name")))
     }
 }
 
@@ -160,8 +146,7 @@ impl ElementwiseKernel {
         let (gpu, first) = on_gpu(OP, args)?;
         if args.len() != self.ins.len() {
             let why = format!(
-                "{}: {} arguments for {} \
-            parameters",
+                "{}: {} arguments for {} parameters",
                 self.name,
                 args.len(),
                 self.ins.len()
@@ -249,10 +234,7 @@ impl ReductionKernel {
         let ([input], [out]) = (ins.as_slice(), outs.as_slice()) else {
             return Err(Error::value(
                 OP,
-                format!(
-                    "{name}: exactly one input and one output are \
-            needed"
-                ),
+                format!("{name}: exactly one input and one output are needed"),
             ));
         };
         Ok(ReductionKernel {

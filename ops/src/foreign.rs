@@ -86,8 +86,7 @@ impl Tensor {
         let Device::Gpu(gpu) = device else {
             return Err(Error::value(
                 "from_dlpack",
-                "GPU memory cannot become a tensor on the \
-            device cpu",
+                "GPU memory cannot become a tensor on the device cpu",
             ));
         };
         if dtype.is_complex() {

@@ -197,8 +197,7 @@ impl Tensor {
         Err(Error::shape(
             op,
             format!(
-                "the mask has the shape {}, but the tensor \
-            {}",
+                "the mask has the shape {}, but the tensor {}",
                 show(mask.shape()),
                 show(self.shape())
             ),
@@ -230,8 +229,7 @@ impl Tensor {
                 _ => {
                     return Err(Error::value(
                         op,
-                        "index tensors can be combined only with integers, for the leading axes; \
-                         a mask must be the only index",
+                        "index tensors can be combined only with integers, for the leading axes; a mask must be the only index",
                     ));
                 }
             };

@@ -200,10 +200,7 @@ impl Tensor {
         if groups == 0 || c % groups != 0 {
             return Err(Error::shape(
                 "group_norm",
-                format!(
-                    "{c} channels cannot be divided into \
-            {groups} groups"
-                ),
+                format!("{c} channels cannot be divided into {groups} groups"),
             ));
         }
         let each = c / groups;
@@ -256,11 +253,7 @@ impl Tensor {
         let [_, width] = *self.shape() else {
             return Err(Error::shape(
                 "embedding",
-                format!(
-                    "the table must have two axes, got \
-            {}",
-                    show(self.shape())
-                ),
+                format!("the table must have two axes, got {}", show(self.shape())),
             ));
         };
         let flat = index.shaped(&[index.numel()])?;

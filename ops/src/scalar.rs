@@ -35,10 +35,7 @@ impl Scalar {
         let refuse = |what: &str| {
             Err(Error::dtype(
                 op,
-                format!(
-                    "a Python {what} cannot be combined with a tensor of \
-            {other}"
-                ),
+                format!("a Python {what} cannot be combined with a tensor of {other}"),
             ))
         };
         match (self, other.kind()) {

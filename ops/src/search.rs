@@ -117,11 +117,7 @@ impl Tensor {
         if self.rank() != 1 {
             return Err(Error::shape(
                 OP,
-                format!(
-                    "the sorted list must have one axis, got \
-            {}",
-                    show(self.shape())
-                ),
+                format!("the sorted list must have one axis, got {}", show(self.shape())),
             ));
         }
         Device::same(OP, self.device(), values.device())?;

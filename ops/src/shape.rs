@@ -11,14 +11,9 @@ pub(crate) fn count(op: &'static str, shape: &[usize]) -> Result<usize> {
     match product {
         Some(n) if n <= isize::MAX as usize / 16 => Ok(n),
         _ if shape.contains(&0) => Ok(0),
-        _ => Err(Error::shape(
-            op,
-            format!(
-                "{} has more elements than memory can \
-        hold",
-                show(shape)
-            ),
-        )),
+        _ => {
+            Err(Error::shape(op, format!("{} has more elements than memory can hold", show(shape))))
+        }
     }
 }
 
@@ -64,8 +59,7 @@ pub fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<usize
             (x, y) => Err(Error::shape(
                 op,
                 format!(
-                    "shapes {} and {} cannot be broadcast: sizes {x} and {y} in axis {i} of the \
-                     result",
+                    "shapes {} and {} cannot be broadcast: sizes {x} and {y} in axis {i} of the result",
                     show(a),
                     show(b)
                 ),

@@ -53,8 +53,7 @@ impl Tensor {
         let dtype = re.dtype();
         if dtype != im.dtype() || !matches!(dtype, DType::F32 | DType::F64) {
             let why = format!(
-                "the parts have the dtypes {dtype} and {}; both must be float32 or \
-            both float64",
+                "the parts have the dtypes {dtype} and {}; both must be float32 or both float64",
                 im.dtype()
             );
             return Err(Error::dtype("complex", why));
@@ -218,8 +217,7 @@ impl Tensor {
         if self.im.is_some() {
             return Err(Error::value(
                 "host",
-                "a complex tensor is stored as two tensors: \
-                                             to_bytes()",
+                "a complex tensor is stored as two tensors: to_bytes()",
             ));
         }
         let buffer = eval::value(&self.re)?;
@@ -305,8 +303,7 @@ impl Tensor {
             _ => Err(Error::shape(
                 "item",
                 format!(
-                    "needs exactly one element, got shape \
-                {}",
+                    "needs exactly one element, got shape {}",
                     crate::shape::show(self.shape())
                 ),
             )),

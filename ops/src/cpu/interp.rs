@@ -317,10 +317,8 @@ where
 
 fn pick<S: Copy, T>(from: &[S], to: &mut [T], places: &[i64], read: impl Fn(S) -> T) -> Result<()> {
     for (t, p) in to.iter_mut().zip(places) {
-        let v = from.get(*p as usize).ok_or(Error::Inside(
-            "a gather index was outside its \
-        buffer",
-        ))?;
+        let v =
+            from.get(*p as usize).ok_or(Error::Inside("a gather index was outside its buffer"))?;
         *t = read(*v);
     }
     Ok(())

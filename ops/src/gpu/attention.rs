@@ -188,8 +188,7 @@ impl Tensor {
         };
         if !takes(target, self.dtype(), *width) {
             let why = format!(
-                "no attention kernel for {} of width {width} on \
-            {}",
+                "no attention kernel for {} of width {width} on {}",
                 self.dtype(),
                 target.id()
             );
