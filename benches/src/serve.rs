@@ -110,9 +110,7 @@ fn run_load(
 
 /// A repetitive text that ends in the middle, so that a model continues it.
 fn copying(model: &Model, tokens: usize) -> Vec<u32> {
-    let line = "The harbour master wrote down every ship: the Albatross with timber from Riga, \
-        the Heron with salt from Cadiz, \
-                the Plover with copper from Falun, and the Curlew with wool from Leith. ";
+    let line = "The harbour master wrote down every ship: the Albatross with timber from Riga, the Heron with salt from Cadiz, the Plover with copper from Falun, and the Curlew with wool from Leith. ";
     let ids = model.tokenizer.encode(line.repeat(8).as_bytes(), EncodeOptions::RAW_PROMPT);
     ids.into_iter().take(tokens).collect()
 }
@@ -158,9 +156,7 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
     let gives = tokens as f64 / steps as f64;
     writeln!(
         out,
-        "drafts           a token {:.2} ms; {} drafted and right {:.2} ms a step, which gives \
-         {gives:.1} tokens: {:.2} times; \
-         all wrong {:.2} ms; the same tokens: {same}, {also}",
+        "drafts           a token {:.2} ms; {} drafted and right {:.2} ms a step, which gives {gives:.1} tokens: {:.2} times; all wrong {:.2} ms; the same tokens: {same}, {also}",
         1e3 * one,
         MOST,
         1e3 * right,
@@ -262,8 +258,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
         let ms = |x: f64| 1e3 * x;
         writeln!(
             out,
-            "{:<16} {:>8.1} tok/s out; first token p50 {:.0} ms, p99 {:.0} ms; between p50 {:.1} \
-             ms, p99 {:.1} ms; prompts {} computed, {} there; drafts {} of {}",
+            "{:<16} {:>8.1} tok/s out; first token p50 {:.0} ms, p99 {:.0} ms; between p50 {:.1} ms, p99 {:.1} ms; prompts {} computed, {} there; drafts {} of {}",
             load.name,
             seen.rate,
             ms(quantile(&seen.first, 0.5)),
