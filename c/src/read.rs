@@ -60,8 +60,7 @@ pub unsafe extern "C" fn kjit_read(
         let own = t.numel() * t.dtype().size();
         if bytes != own || (to.is_null() && own > 0) {
             return Err(value(format!(
-                "kjit_read: the buffer has {bytes} bytes, but the tensor has \
-            {own}"
+                "kjit_read: the buffer has {bytes} bytes, but the tensor has {own}"
             )));
         }
         let from = t.to_bytes()?;
