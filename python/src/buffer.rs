@@ -59,8 +59,7 @@ pub(crate) unsafe fn fill(
     let dtype = t.dtype();
     let Some(word) = format(dtype) else {
         return Err(PyBufferError::new_err(
-            "bfloat16 has no buffer format: use \
-        astype(kjit.float32)",
+            "bfloat16 has no buffer format: use astype(kjit.float32)",
         ));
     };
     let size = dtype.size();

@@ -212,8 +212,7 @@ impl Tensor {
         let made = Tensor::numpy(slf)?;
         if copy == Some(false) {
             return Err(PyValueError::new_err(
-                "a NumPy array without a copy is not possible: use \
-            np.asarray(x)",
+                "a NumPy array without a copy is not possible: use np.asarray(x)",
             ));
         }
         match dtype {
@@ -465,8 +464,7 @@ impl Tensor {
             && slf.get().now().device().label() == "cpu"
         {
             return Err(PyValueError::new_err(format!(
-                "the CPU has no streams, but stream is \
-            {stream}"
+                "the CPU has no streams, but stream is {stream}"
             )));
         }
         let own = slf.get().now();

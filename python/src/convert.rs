@@ -124,8 +124,7 @@ pub(crate) fn scalar(given: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
     if given.is_instance_of::<PyInt>() {
         let v = given.extract::<i128>().map_err(|_| {
             pyo3::exceptions::PyOverflowError::new_err(format!(
-                "{given} is out of range for every \
-            integer dtype"
+                "{given} is out of range for every integer dtype"
             ))
         })?;
         return Ok(Some(Scalar::Int(v)));

@@ -116,8 +116,7 @@ fn from_list(
     };
     if !dtype.is_complex() && flat.iter().any(|v| matches!(v, Scalar::Complex(..))) {
         return Err(PyTypeError::new_err(format!(
-            "a complex number cannot be converted to \
-        {dtype}"
+            "a complex number cannot be converted to {dtype}"
         )));
     }
     let bytes: Vec<u8> = flat

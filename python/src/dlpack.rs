@@ -203,8 +203,7 @@ pub(crate) fn cuda_array<'py>(
         6 => 'b',
         _ => {
             return Err(PyAttributeError::new_err(format!(
-                "__cuda_array_interface__ does not \
-        support {dtype}"
+                "__cuda_array_interface__ does not support {dtype}"
             )));
         }
     };

@@ -101,8 +101,7 @@ pub(crate) fn fault(error: &SessionError) -> PyErr {
     match error {
         SessionError::Token { .. } | SessionError::NoTokens => PyValueError::new_err(text),
         SessionError::Context { tokens, context } => PyValueError::new_err(format!(
-            "{tokens} tokens do not fit in the context of {context}: open the model with a larger \
-             context=, or give a shorter prompt"
+            "{tokens} tokens do not fit in the context of {context}: open the model with a larger context=, or give a shorter prompt"
         )),
         SessionError::Memory { .. } => PyMemoryError::new_err(text),
         _ => ModelError::new_err(text),
@@ -138,8 +137,7 @@ fn find(name: &str) -> PyResult<PathBuf> {
             Some(reference) => reference,
             None => {
                 return Err(PyFileNotFoundError::new_err(format!(
-                    "{name}: no such file or folder, and no name of the hub such as \
-                     hf:ORG/REPO:Q4_K_M"
+                    "{name}: no such file or folder, and no name of the hub such as hf:ORG/REPO:Q4_K_M"
                 )));
             }
         }
