@@ -36,8 +36,12 @@ def asarray(
 ) -> Tensor:
     """Converts a tensor, number, nested list, NumPy array, or object with DLPack or a buffer.
 
-    What another library owns is copied, since a tensor's values do not change. ``copy=False``
-    raises where a copy is needed.
+    Memory of other libraries is copied. ``copy=False`` raises ``ValueError`` if a copy is needed;
+    lists of different lengths raise ``ValueError``, unsupported dtypes ``TypeError``. Without
+    ``dtype`` floats become float32, integers int64.
+
+    >>> kjit.asarray([[1, 2], [3, 4]]).shape
+    (2, 2)
     """
     from ._interchange import from_foreign
 
@@ -105,8 +109,9 @@ def from_dlpack(
 ) -> Tensor:
     """Converts an array of another library. ``copy=False`` shares its memory.
 
-    Memory of the CPU is read; other libraries copy theirs there. Whoever shares memory must not
-    write it: kjit takes values as fixed.
+    Memory stays on its device unless ``device`` names a different one. Shared memory must not be
+    written afterwards, because kjit assumes constant values. ``copy=False`` raises ``ValueError``
+    if a copy is needed.
     """
     return _kjit.from_dlpack(x, device, copy)
 
@@ -201,7 +206,11 @@ def _sizes(shape: tuple[Any, ...]) -> Any:
 
 
 def rand(*shape: Any, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Uniform random numbers in [0, 1)."""
+    """Uniform random numbers in [0, 1), float32 by default.
+
+    >>> kjit.rand(2, 3).shape
+    (2, 3)
+    """
     return _kjit.random("rand", _sizes(shape), dtype or _kjit.float32, device)
 
 
@@ -218,7 +227,7 @@ def randint(
     dtype: Any = None,
     device: str | None = None,
 ) -> Tensor:
-    """Random integers in [low, high); with one argument in [0, low)."""
+    """Random integers in [low, high), int64 by default; with one argument in [0, low)."""
     if high is None:
         low, high = 0, low
     return _kjit.random("randint", size, dtype or _kjit.int64, device, low, high)

@@ -14,7 +14,8 @@ _kjit.use_worker(os.environ.get("KJIT_CC", os.path.join(os.path.dirname(__file__
 def set_device(device: str) -> None:
     """Sets the default device of new tensors: ``cpu``, ``cuda``, ``cuda:0``, ``rocm:1``.
 
-    Raises where there is no such device: a GPU is never replaced by the CPU.
+    Raises ``ValueError`` or ``RuntimeError`` if the device does not exist or cannot be used: the
+    CPU never replaces a GPU.
     """
     _kjit.set_device(device)
 
@@ -25,7 +26,7 @@ def get_device() -> str:
 
 
 def device_info(device: str | None = None) -> dict[str, Any]:
-    """device, name, architecture, total_memory (bytes; 0 if unknown), compute_units."""
+    """A dict: device, name, architecture, total_memory (bytes; 0 if unknown), compute_units."""
     return _kjit.device_info(device)
 
 
@@ -35,7 +36,7 @@ def device_count(kind: str = "cuda") -> int:
 
 
 def is_available(kind: str = "cuda") -> builtins.bool:
-    """Whether there is a device of a kind."""
+    """Whether a device of a kind exists."""
     return _kjit.device_count(kind) > 0
 
 
@@ -50,12 +51,12 @@ def launches(device: str | None = None) -> int:
 
 
 def is_cuda_available() -> builtins.bool:
-    """Whether there is an NVIDIA GPU."""
+    """Whether an NVIDIA GPU exists."""
     return is_available("cuda")
 
 
 def is_rocm_available() -> builtins.bool:
-    """Whether there is an AMD GPU."""
+    """Whether an AMD GPU exists."""
     return is_available("rocm")
 
 
@@ -84,7 +85,7 @@ def print_device_info(device: str | None = None) -> None:
 
 
 def to_device(x: Any, device: str) -> Any:
-    """Copies a tensor to another device."""
+    """Copies a tensor to a device. A tensor that is already there is returned unchanged."""
     return x.to_device(device)
 
 

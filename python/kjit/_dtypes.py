@@ -96,7 +96,7 @@ def iinfo(type: Any, /) -> iinfo_object:
 
 
 def isdtype(dtype: Any, kind: Any) -> builtins.bool:
-    """Whether a dtype equals another dtype, or has a kind: ``"integral"``, or a tuple of kinds."""
+    """Whether a dtype equals ``kind``, or has that kind: ``"integral"``, or a tuple of kinds."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str):
@@ -135,7 +135,7 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
 def astype(
     x: Tensor, dtype: Any, /, *, copy: builtins.bool = True, device: str | None = None
 ) -> Tensor:
-    """Casts to another dtype. Floats are truncated toward zero to integers."""
+    """Casts to a dtype. Floats are truncated toward zero to integers and limited to their range."""
     out = _kjit.astype(x, dtype, copy)
     return out if device is None else out.to_device(device)
 

@@ -1,7 +1,13 @@
-"""Element-wise functions of the array API. Shapes broadcast, dtypes are promoted.
+"""Element-wise functions of the array API, for tensors of any shape.
 
-Each takes tensors of any shape; of two operands one may be a Python number, which takes the
-other's dtype.
+Two operands are broadcast and promoted; one of them may be a Python number, which gets the dtype of
+the other. Comparisons and predicates return bool, all other functions the promoted dtype.
+
+Raises ``ValueError`` if shapes cannot be broadcast or tensors are on two devices, and ``TypeError``
+for a dtype that a function does not support (``bitwise_and`` of floats).
+
+    >>> kjit.add(kjit.asarray([[1], [2]]), kjit.asarray([10, 20])).shape
+    (2, 2)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operations of each launch, as text and as a picture."""
+"""The operations of each launch, as a string and as a picture."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Explanation:
     """How a tensor was computed: ``launches``, ``device``, and ``groups``, each a launch.
 
     A group is a dict: ``operations`` in order, ``shape`` and ``dtype`` of its result, and
-    ``reads``, the numbers of the groups before it that it reads (from 1) or texts such as
-    ``(64, 10) float32`` for memory that was there. ``str()`` gives the text, ``svg()`` the picture.
+    ``reads``, its inputs: numbers of earlier groups (from 1) or strings such as
+    ``(64, 10) float32`` for tensors that were computed earlier. ``str()`` returns the list,
+    ``svg()`` the picture.
     """
 
     def __init__(self, rows: list[Any], launches: int, device: str) -> None:
@@ -62,7 +63,7 @@ class Explanation:
     __repr__ = __str__
 
     def svg(self) -> str:
-        """The picture: a box for each launch with its operations, lines from what it reads."""
+        """A picture: a box per launch with its operations, and a line from each input."""
         wide, line, gap = 420, 18, 26
         boxes, y = [], 40
         for n, group in enumerate(self.groups, 1):
@@ -112,8 +113,8 @@ def explain(
 ) -> Explanation:
     """Computes a tensor and reports the operations of each launch.
 
-    Prints the text unless ``show`` is false, and writes the picture to ``svg``. What was computed
-    before is memory that was there. On the CPU a launch is a pass over the elements.
+    Prints a list unless ``show`` is false, and writes a picture to ``svg``. Tensors that were
+    computed earlier are inputs. On the CPU a launch is a pass over the elements.
     """
     rows, launches, device = _kjit.explained(x)
     told = Explanation(rows, launches, device)

@@ -113,7 +113,7 @@ class Tensor:
     def __matmul__(self, other: Any) -> Tensor: ...
 
 class RawKernel:
-    """A kernel of one's own, in CUDA's words on both vendors."""
+    """A user's kernel in CUDA source, for NVIDIA and AMD GPUs."""
 
     def __init__(self, code: str, name: str) -> None: ...
     def __call__(
@@ -121,7 +121,7 @@ class RawKernel:
     ) -> None: ...
 
 class ElementwiseKernel:
-    """An expression for each element."""
+    """A kernel that computes an expression for each element."""
 
     def __init__(
         self, in_params: str, out_params: str, operation: str, name: str = "kernel"
@@ -129,7 +129,7 @@ class ElementwiseKernel:
     def __call__(self, *args: Tensor) -> Any: ...
 
 class ReductionKernel:
-    """An expression of each element, joined over axes."""
+    """A kernel that computes an expression for each element and reduces it over axes."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Event:
     def elapsed_time(self, end_event: Event) -> float: ...
 
 class TextStream:
-    """An answer of a model: an iterator over pieces of its text."""
+    """An iterator over the parts of a model's answer, as strings."""
 
     @property
     def reason(self) -> str | None: ...

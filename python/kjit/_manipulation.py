@@ -1,4 +1,10 @@
-"""Manipulation, indexing and linear algebra of the array API."""
+"""Manipulation, indexing and linear algebra of the array API.
+
+Results keep the dtype; several tensors are promoted to a common one. A *view* shares memory.
+
+Raises ``ValueError`` for shapes that do not match, ``IndexError`` for an axis that does not exist
+or an index out of range (on GPUs at the next synchronisation), ``TypeError`` for a wrong dtype.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,7 @@ def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape to which the shapes broadcast."""
+    """The common shape of these shapes after broadcasting."""
     return _kjit.broadcast_shapes([list(s) for s in shapes])
 
 
@@ -28,7 +34,13 @@ def broadcast_to(x: Tensor, /, shape: tuple[int, ...]) -> Tensor:
 
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
-    """Concatenates tensors along an axis; with ``None`` they are flattened first."""
+    """Concatenates tensors along an axis; with ``None`` they are flattened first.
+
+    The other axes must have equal sizes: ``ValueError``.
+
+    >>> kjit.concat([kjit.zeros((2, 3)), kjit.ones((1, 3))]).shape
+    (3, 3)
+    """
     if axis is None:
         return _kjit.concat([_kjit.reshape(a, [-1]) for a in arrays], 0, False)
     return _kjit.concat(list(arrays), axis, False)
@@ -67,7 +79,14 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
 def reshape(
     x: Tensor, /, shape: tuple[int, ...], *, copy: builtins.bool | None = None
 ) -> Tensor:
-    """The same elements in another shape; one size may be -1."""
+    """The elements in row-major order with a different shape. One size may be -1.
+
+    A view if possible, otherwise a copy. ``copy=False`` raises instead; ``copy=True`` always
+    copies.
+
+    >>> kjit.reshape(kjit.arange(6), (2, -1)).shape
+    (2, 3)
+    """
     out = _kjit.reshape(x, [shape] if isinstance(shape, int) else list(shape))
     return _kjit.copy(out) if copy else out
 
@@ -98,7 +117,11 @@ def squeeze(x: Tensor, /, axis: int | tuple[int, ...]) -> Tensor:
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
-    """Joins tensors of one shape along a new axis."""
+    """Joins tensors of one shape along a new axis.
+
+    >>> kjit.stack([kjit.zeros((2, 3))] * 4, axis=1).shape
+    (2, 4, 3)
+    """
     return _kjit.concat(list(arrays), axis, True)
 
 
@@ -113,7 +136,11 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
-    """Gathers slices of an axis by indices of shape (n,)."""
+    """Gathers slices of an axis by integer indices of shape (n,). The axis gets size n.
+
+    >>> kjit.take(kjit.asarray([10, 20, 30]), kjit.asarray([2, 0]), axis=0).tolist()
+    [30, 10]
+    """
     if axis is None:
         if x.ndim != 1:
             raise ValueError(f"take: axis is required for {x.ndim} dimensions")
@@ -127,7 +154,13 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """(…, m, k) × (…, k, n) → (…, m, n); a vector is a row (left) or a column (right)."""
+    """(…, m, k) × (…, k, n) → (…, m, n); a vector is a row (left) or a column (right).
+
+    Leading axes broadcast. On GPUs float16, bfloat16 and float32 are summed in float32.
+
+    >>> kjit.matmul(kjit.ones((5, 2, 3)), kjit.ones((3, 4))).shape
+    (5, 2, 4)
+    """
     return _kjit.product("matmul", x1, x2, -1)
 
 
@@ -153,12 +186,23 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 def where(condition: Tensor, x1: Operand, x2: Operand, /) -> Tensor:
-    """Elements of x1 if the condition (bool) is true, otherwise of x2."""
+    """Elements of x1 if the condition (bool) is true, otherwise of x2. All three broadcast.
+
+    >>> kjit.where(kjit.asarray([True, False]), 1.0, kjit.asarray([5.0, 6.0])).tolist()
+    [1.0, 6.0]
+    """
     return _kjit.where_(condition, x1, x2)
 
 
 def scatter_add(x: Tensor, axis: int, index: Tensor, src: Tensor) -> Tensor:
-    """A copy of x with ``src`` added along an axis at ``index``, which has the shape of ``src``."""
+    """A copy of x with ``src`` added along an axis at ``index``, which has the shape of ``src``.
+
+    The values of an index are added in order, so results do not change from run to run.
+
+    >>> ids = kjit.asarray([0, 2, 2])
+    >>> kjit.scatter_add(kjit.zeros((3,)), 0, ids, kjit.ones((3,))).tolist()
+    [1.0, 0.0, 2.0]
+    """
     return _kjit.scatter(x, axis, index, src, True)
 
 
@@ -173,7 +217,11 @@ def gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
 
 
 def pad(x: Tensor, pairs: Sequence[tuple[int, int]], value: Any = 0) -> Tensor:
-    """Pads each axis with ``value``: a pair of widths (before, after) for each axis."""
+    """Pads each axis with ``value``: a pair of widths (before, after) for each axis.
+
+    >>> kjit.pad(kjit.ones((2, 2)), [(0, 1), (2, 0)]).shape
+    (3, 4)
+    """
     return _kjit.pad(x, list(pairs), value)
 
 

@@ -25,10 +25,10 @@ class MemoryManager:
         return _kjit.pool_statistics(self.device, False)
 
     def warm_up(self, sizes: Sequence[int | str]) -> None:
-        """Allocates a block for each size (bytes or ``"64MB"``), all at once, and frees them to the
-        pool: later tensors of these sizes allocate nothing.
+        """Allocates a block for each size (bytes or ``"64MB"``), all together, then frees them
+        to the pool: later tensors of these sizes allocate nothing.
 
-        Raises ``MemoryError`` out of memory, with the wanted and the free bytes.
+        Raises ``MemoryError`` with the requested and the free bytes if memory is insufficient.
         """
         _kjit.warm_up(self.device, False, _sizes(sizes))
 
@@ -52,8 +52,8 @@ class PinnedPool:
 
     def warmup(self, sizes: Sequence[int | str] = ("16MB", "16MB")) -> None:
         """Allocates the blocks that copies of these sizes (bytes or ``"64MB"``) pass through. A
-        block has 4 MiB at most; longer copies pass through several. Without this, the first copies
-        allocate them."""
+        block has at most 4 MiB; longer copies use several. Otherwise the first copies allocate
+        them."""
         _kjit.warm_up(self.device, True, _sizes(sizes))
 
     def clear(self) -> int:

@@ -152,13 +152,13 @@ class Model:
         """Continues a prompt (a string or token ids) without a chat template (see ``chat``).
 
         With ``stream=True`` an iterator over pieces of the text: closing it ends the computation,
-        and after its end ``reason``, ``ids`` and ``seconds`` tell more. ``max_tokens=None``: until
-        the context is full. Further options and what they are without one:
+        and after its end it has ``reason``, ``ids`` and ``seconds``. ``max_tokens=None``: until the
+        context is full. Further options and their defaults:
 
-        ``temperature=0.8`` (0 takes the most likely token each time), ``top_k=40`` (0: all),
+        ``temperature=0.8`` (0: always the most likely token), ``top_k=40`` (0: all),
         ``top_p=0.95``, ``min_p=0.05``, ``repeat_penalty=1.0``, ``presence_penalty=0.0``,
         ``frequency_penalty=0.0``, ``seed=None`` (another each time), ``stop=()`` (a text or texts
-        that end the answer and are no part of it).
+        that end the answer and are not part of it).
 
         The interpreter's lock is free meanwhile, and Ctrl-C interrupts. Raises ``ValueError`` for
         an empty prompt, one longer than the context, or an option out of range; ``TypeError`` for
@@ -195,7 +195,7 @@ class Model:
         **options: Any,
     ) -> str | TextStream:
         """The assistant's next message. ``messages`` are dicts with ``role`` and ``content``, in
-        any shape that the model's template knows; the other options are those of ``generate``.
+        any form that the model's template supports; the options are those of ``generate``.
 
         Raises ``ModelError`` if the model has no template, or its template refuses the messages.
         """
@@ -218,8 +218,8 @@ class Model:
         """One vector per text: (n, width), float32, on the device; (width,) for a single string.
 
         ``normalise`` scales to length 1. ``pooling`` is ``first``, ``last`` or ``mean``, by default
-        the file's. A model that makes text opens a second session for this, with weights of its
-        own. Raises ``ModelError`` if the file names no pooling, and none is given.
+        the file's. A text model opens a second session for this, with a second copy of its
+        weights. Raises ``ModelError`` if the file names no pooling, and none is given.
         """
         one = isinstance(texts, str)
         lists = [self.tokenize(t) for t in ([texts] if isinstance(texts, str) else texts)]

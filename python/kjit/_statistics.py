@@ -1,4 +1,14 @@
-"""Statistical, sorting, searching, set and utility functions of the array API."""
+"""Statistical, sorting, searching, set and utility functions of the array API.
+
+``axis`` is an axis, a tuple of axes, or ``None`` for all. Reduced axes are removed, or with
+``keepdims`` have size 1.
+
+Raises ``IndexError`` for an axis that does not exist, ``TypeError`` for a dtype that a function
+does not support, ``ValueError`` for the maximum or minimum of no elements.
+
+    >>> kjit.sum(kjit.ones((2, 3)), axis=1, keepdims=True).shape
+    (2, 1)
+"""
 
 from __future__ import annotations
 
@@ -128,7 +138,11 @@ def searchsorted(
 def sort(
     x: Tensor, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
 ) -> Tensor:
-    """Sorts along an axis, always stable; NaN last (first if descending)."""
+    """Sorts along an axis, always stable; NaN last (first if descending).
+
+    >>> kjit.sort(kjit.asarray([3, 1, 2]), descending=True).tolist()
+    [3, 2, 1]
+    """
     return _kjit.sort(x, axis, descending, False)
 
 
@@ -142,7 +156,10 @@ def std(
 def sum(
     x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: builtins.bool = False
 ) -> Tensor:
-    """The sum; 0 for no elements. Integers and bools are summed in 64 bits."""
+    """The sum; 0 for no elements. Integers and bools are summed in 64 bits.
+
+    Floats are accumulated in float64 and rounded once to the dtype of x (or ``dtype``).
+    """
     return _kjit.reduce("sum", x, axis, keepdims, dtype)
 
 

@@ -106,7 +106,7 @@ def load(data: bytes, *, device: str | None = None) -> dict[str, Tensor]:
 def load_file(
     file: str | os.PathLike[str], *, device: str | None = None
 ) -> dict[str, Tensor]:
-    """The tensors of a ``.safetensors`` file, by name; one tensor at a time is read.
+    """The tensors of a ``.safetensors`` file, by name; tensors are read one by one.
 
     Raises as ``load``.
     """

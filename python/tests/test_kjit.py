@@ -1,5 +1,7 @@
 """The package by its own standard library; with NumPy, if it is there, what is NumPy's too."""
 
+import doctest
+import importlib
 import inspect
 import io
 import math
@@ -49,6 +51,16 @@ class Namespace(unittest.TestCase):
             what = getattr(kjit, name)
             if inspect.isfunction(what):
                 self.assertTrue(what.__doc__, name)
+
+    def test_examples_in_docstrings_give_shown_results(self):
+        names = ["_creation", "_elementwise", "_manipulation", "_statistics", "nn.functional"]
+        ran = 0
+        for name in names:
+            module = importlib.import_module(f"kjit.{name}")
+            result = doctest.testmod(module, extraglobs={"kjit": kjit})
+            self.assertEqual(result.failed, 0, name)
+            ran += result.attempted
+        self.assertGreaterEqual(ran, 16)
 
     def test_dtypes_equal_only_themselves(self):
         self.assertEqual(kjit.float32, kjit.dtype("float32"))

@@ -102,11 +102,12 @@ class Module:
     def load_state_dict(
         self, state: Mapping[str, Any], strict: builtins.bool = True
     ) -> tuple[list[str], list[str]]:
-        """Loads tensors (or arrays of other libraries) by name, in the dtype and on the device
-        that the module's own have.
+        """Loads tensors (or arrays of other libraries) by name. Dtype and device of the module's
+        tensors stay.
 
-        Returns the names that ``state`` lacks and those that the module lacks. With ``strict`` such
-        names raise ``KeyError``; another shape raises ``ValueError``. Then nothing has changed.
+        Returns the names that ``state`` lacks, and the names that the module lacks. With ``strict``
+        such names raise ``KeyError``; a wrong shape raises ``ValueError``. Then nothing has
+        changed.
         """
         own = self.state_dict()
         optional = {n for n in own if n.endswith("num_batches_tracked")}
@@ -167,7 +168,7 @@ class Module:
         return self
 
     def train(self, mode: builtins.bool = True) -> Module:
-        """Raises unless ``mode`` is false: there are no gradients."""
+        """Raises unless ``mode`` is false, because gradients are not supported."""
         if mode:
             raise NotImplementedError("train: kjit is for inference only")
         return self

@@ -1,6 +1,17 @@
-"""Operations of neural networks with PyTorch's names. Inference only: there are no gradients.
+"""Operations of neural networks with PyTorch's names. Inference only, without gradients.
 
 Shapes are torch's: (n, channels, …) for convolutions and pools, (…, rows, width) for attention.
+Dtypes are floats, and results have the dtype of the input; float16 and bfloat16 are computed in
+float32 and rounded.
+
+Raises ``ValueError`` for shapes that do not match, ``TypeError`` for integers,
+``NotImplementedError`` for options of torch that are not supported.
+
+    >>> F = kjit.nn.functional
+    >>> F.linear(kjit.ones((8, 784)), kjit.ones((10, 784))).shape
+    (8, 10)
+    >>> F.conv2d(kjit.ones((1, 3, 32, 32)), kjit.ones((16, 3, 3, 3)), padding=1).shape
+    (1, 16, 32, 32)
 """
 
 from __future__ import annotations
@@ -350,7 +361,15 @@ def scaled_dot_product_attention(
     is_causal: builtins.bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(query keyᵀ * scale + mask) value, of (…, rows, width); a bool mask selects."""
+    """softmax(query keyᵀ * scale + mask) value, of (…, rows, width).
+
+    A bool mask is true for visible keys; a float mask is added to the scores. ``scale`` is
+    1 / sqrt(width) by default.
+
+    >>> q = kjit.ones((2, 8, 5, 64))
+    >>> kjit.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    (2, 8, 5, 64)
+    """
     if dropout_p:
         raise NotImplementedError("scaled_dot_product_attention: kjit is for inference only")
     return _kjit.attention(query, key, value, attn_mask, is_causal, scale)
