@@ -110,12 +110,12 @@ fn measure(out: &mut dyn Write, name: &str, dir: &Path, large_from: usize) -> Re
         ("hit of 50 kB, verified, warm", (hit, hit_99)),
         ("find by source key, 50 kB, verified, warm", (find, find_99)),
         ("miss", (miss, miss_99)),
-        ("made (by nothing), synced and published", (publish, publish_99)),
+        ("empty make, synced and published", (publish, publish_99)),
     ] {
         writeln!(out, "  {what:<44} {median:>10.1?}  p99 {p99:>10.1?}")?;
     }
     writeln!(out, "  {:<44} {all:>10.1?}", format!("open and {LARGE_COUNT} hits of 50 kB"))?;
-    writeln!(out, "  {:<44} {walk:>10.1?}", "stat, which walks everything")?;
+    writeln!(out, "  {:<44} {walk:>10.1?}", "stat of all entries")?;
     writeln!(out, "  warnings: {:?}", cache.warnings())?;
     Ok(Figures { open: bare_open, hit })
 }

@@ -28,13 +28,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
         Ok(device) => times(&engine, &device, options, out),
         Err(why) if options.device != "auto" => Err(why.into()),
         Err(why) => {
-            writeln!(out, "no card here ({}): what kernels take, untimed", why.brief())?;
+            writeln!(out, "no card here ({}): resources of the kernels only", why.brief())?;
             for arch in USUAL {
                 let target = Target::parse(arch)?;
                 match engine.compiler_for(&target) {
                     Ok(_) => resources(&engine, &target, options, out)?,
                     Err(Error::Miss { .. }) => {
-                        writeln!(out, "SKIPPED {arch}: no compiler for it is here")?
+                        writeln!(out, "SKIPPED {arch}: no compiler here supports it")?
                     }
                     Err(other) => return Err(other.into()),
                 }

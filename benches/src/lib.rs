@@ -87,13 +87,13 @@ impl Options {
                 "--pages",
             ];
             if !known.contains(&flag.as_str()) {
-                return Err(format!("there is no {flag}: give {}", known.join(", ")).into());
+                return Err(format!("unknown flag {flag}: use one of {}", known.join(", ")).into());
             }
             let value = given
                 .or_else(|| arguments.next())
                 .ok_or_else(|| format!("{flag} needs a value"))?;
             let number = || {
-                value.parse::<usize>().map_err(|_| format!("{flag} {value}: give a whole number"))
+                value.parse::<usize>().map_err(|_| format!("{flag} {value} is not a whole number"))
             };
             match flag.as_str() {
                 "--arch" => options.arch.extend(value.split(',').map(str::to_owned)),

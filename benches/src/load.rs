@@ -43,7 +43,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
                 (Some(device), target)
             }
             Err(why) if options.device == "auto" => {
-                writeln!(out, "SKIPPED: no card here ({}), and no --arch was named", why.brief())?;
+                writeln!(out, "SKIPPED: no card here ({}), and --arch is not set", why.brief())?;
                 return Ok(());
             }
             Err(why) => return Err(why.into()),
@@ -72,7 +72,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
             codes.iter().map(|c| device.load(c)).collect::<std::result::Result<Vec<_>, _>>()?;
         }
         if engine.counts().compiled != 0 {
-            return Err("something was compiled that should have been in the cache".into());
+            return Err("a kernel was compiled that should have been in the cache".into());
         }
         if run >= options.warmup {
             found.push(looked.as_secs_f64());

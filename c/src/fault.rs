@@ -147,9 +147,9 @@ pub(crate) unsafe fn give(
         if out.is_null() {
             return Err(value("out is null"));
         }
-        let made = made()?;
+        let value = made()?;
         // SAFETY: the caller passes a writable address.
-        unsafe { *out = Box::into_raw(Box::new(KjitTensor(made))) };
+        unsafe { *out = Box::into_raw(Box::new(KjitTensor(value))) };
         Ok(())
     })
 }

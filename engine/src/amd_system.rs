@@ -83,21 +83,21 @@ pub fn disagreements(
         nodes.iter().map(|n| n.arch.as_str()).chain(shown.iter().copied()).collect();
     archs.sort_unstable();
     archs.dedup();
-    let mut said = vec![];
+    let mut notes = vec![];
     for arch in archs {
         let there = count(&mut nodes.iter().map(|n| n.arch.as_str()), arch);
         let here = count(&mut shown.iter().copied(), arch);
         if there > here {
-            said.push(format!(
+            notes.push(format!(
                 "the kernel driver lists {there} × {arch}, the HIP runtime shows {here}{because}"
             ));
         } else if here > there {
-            said.push(format!(
+            notes.push(format!(
                 "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: the runtime reports a wrong architecture{because}"
             ));
         }
     }
-    said
+    notes
 }
 
 /// The ROCm release of a library, and where it was found: the folder of the library
@@ -217,16 +217,18 @@ mod tests {
             kfd_node(2, "gfx_target_version 110000\n").unwrap(),
         ];
         assert!(disagreements(&[device("gfx1032"), device("gfx1100")], &nodes, &[]).is_empty());
-        let said = disagreements(&[device("gfx1100")], &nodes, &[]);
+        let notes = disagreements(&[device("gfx1100")], &nodes, &[]);
         assert!(
-            said.len() == 1 && said[0].contains("lists 1 × gfx1032, the HIP runtime shows 0"),
-            "{said:?}"
+            notes.len() == 1 && notes[0].contains("lists 1 × gfx1032, the HIP runtime shows 0"),
+            "{notes:?}"
         );
         let over = [("HSA_OVERRIDE_GFX_VERSION".to_owned(), "10.3.0".to_owned())];
-        let said = disagreements(&[device("gfx1030"), device("gfx1100")], &nodes, &over);
+        let notes = disagreements(&[device("gfx1030"), device("gfx1100")], &nodes, &over);
         assert!(
-            said.len() == 2 && said[0].contains("wrong architecture") && said[0].contains("10.3.0"),
-            "{said:?}"
+            notes.len() == 2
+                && notes[0].contains("wrong architecture")
+                && notes[0].contains("10.3.0"),
+            "{notes:?}"
         );
     }
 

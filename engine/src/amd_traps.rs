@@ -90,16 +90,16 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
         ));
     }
     if has(&["gfx90c", "gfx902"]) {
-        let said = "is a Vega inside a Ryzen, not a CDNA card: ROCm does not support it; do not set HSA_OVERRIDE_GFX_VERSION, because kjit compiles for this chip";
-        all.push(("gfx90c", said.to_owned()));
+        let note = "is a Vega inside a Ryzen, not a CDNA card: ROCm does not support it; do not set HSA_OVERRIDE_GFX_VERSION, because kjit compiles for this chip";
+        all.push(("gfx90c", note.to_owned()));
     }
     if has(&["gfx1012", "gfx1010", "gfx1011"]) {
-        let said = "ROCm's libraries have no kernels for RX 5000 cards ('no kernel image is available'); kjit does not need these libraries and compiles its kernels for the card";
-        all.push(("gfx101x", said.to_owned()));
+        let note = "ROCm's libraries have no kernels for RX 5000 cards ('no kernel image is available'); kjit does not need these libraries and compiles its kernels for the card";
+        all.push(("gfx101x", note.to_owned()));
     }
     if has(&["gfx906", "gfx900"]) {
-        let said = "newer ROCm releases do not support Vega: if hiprtc refuses the card, install clang 19 and lld, or set KJIT_CLANG";
-        all.push(("Vega", said.to_owned()));
+        let note = "newer ROCm releases do not support Vega: if hiprtc refuses the card, install clang 19 and lld, or set KJIT_CLANG";
+        all.push(("Vega", note.to_owned()));
     }
     let inside = facts.gpus.iter().find(|(_, inside)| *inside);
     let card = facts.gpus.iter().find(|(_, inside)| !*inside);
@@ -113,8 +113,8 @@ pub fn traps(facts: &Facts) -> Vec<(&'static str, String)> {
     }
     all.extend(releases(facts));
     if facts.container && facts.files == (true, 0) {
-        let said = "/dev/kfd exists but /dev/dri/renderD… does not: start the container with --device /dev/dri as well, and with --group-add of the groups that own both";
-        all.push(("container", said.to_owned()));
+        let note = "/dev/kfd exists but /dev/dri/renderD… does not: start the container with --device /dev/dri as well, and with --group-add of the groups that own both";
+        all.push(("container", note.to_owned()));
     }
     let set = |name: &str| facts.variables.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
     if set("AMD_COMGR_CACHE") != Some("0")
@@ -143,7 +143,7 @@ fn releases(facts: &Facts) -> Option<(&'static str, String)> {
         folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
     };
     let [runtime, compiler] = &facts.used;
-    let said = match (of(runtime), of(compiler)) {
+    let note = match (of(runtime), of(compiler)) {
         (Some(runtime), Some(compiler)) if runtime != compiler => format!(
             "the runtime is from {} and the compiler from {}: set ROCM_PATH to one of them; two releases in one process may crash",
             names(&runtime),
@@ -159,7 +159,7 @@ fn releases(facts: &Facts) -> Option<(&'static str, String)> {
         }
         _ => return None,
     };
-    Some(("ROCm releases", said))
+    Some(("ROCm releases", note))
 }
 
 #[cfg(test)]
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn each_trap_is_named_with_what_to_do() {
         let strix = Facts { gtt: Some(64 << 30), ..with(&[("gfx1151", true)]) };
-        let said = traps(&strix);
-        assert!(said[0].0 == "GTT" && said[0].1.contains("64.0 of the system's 128.0"), "{said:?}");
+        let note = traps(&strix);
+        assert!(note[0].0 == "GTT" && note[0].1.contains("64.0 of the system's 128.0"), "{note:?}");
         // Four fifths of 128 GiB in pages of 4 KiB.
-        assert!(said[0].1.contains("ttm.pages_limit=26843"), "{said:?}");
+        assert!(note[0].1.contains("ttm.pages_limit=26843"), "{note:?}");
         assert!(names(&Facts { gtt: Some(100 << 30), ..strix.clone() }).is_empty());
         assert_eq!(names(&with(&[("gfx90c", true)])), ["gfx90c"]);
         assert_eq!(names(&with(&[("gfx1012", false)])), ["gfx101x"]);
@@ -210,14 +210,14 @@ mod tests {
     fn two_releases_are_reported_and_a_mixture_first() {
         let both = ["/opt/rocm-6.4.1", "/opt/rocm-7.0.2"].map(PathBuf::from);
         let facts = Facts { releases: both.to_vec(), ..with(&[("gfx1100", false)]) };
-        let said = &traps(&facts)[0].1;
-        assert!(said.starts_with("rocm-6.4.1, rocm-7.0.2 are installed"), "{said}");
+        let note = &traps(&facts)[0].1;
+        assert!(note.starts_with("rocm-6.4.1, rocm-7.0.2 are installed"), "{note}");
         let file = |folder: &Path, name: &str| Some(folder.join("lib").join(name));
         let used = [file(&both[0], "libamdhip64.so.6"), file(&both[1], "libhiprtc.so.7")];
-        let said = &traps(&Facts { used, ..facts.clone() })[0].1;
+        let note = &traps(&Facts { used, ..facts.clone() })[0].1;
         assert!(
-            said.contains("runtime is from rocm-6.4.1 and the compiler from rocm-7.0.2"),
-            "{said}"
+            note.contains("runtime is from rocm-6.4.1 and the compiler from rocm-7.0.2"),
+            "{note}"
         );
         let one = Facts { releases: both[..1].to_vec(), ..facts };
         assert!(names(&one).is_empty());

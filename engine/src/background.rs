@@ -42,18 +42,18 @@ impl Engine {
             answers: Mutex::default(),
             ended: Condvar::new(),
         });
-        let behind = BackgroundCompiles { shared: Arc::clone(&shared), jobs: jobs.len() };
+        let compiles = BackgroundCompiles { shared: Arc::clone(&shared), jobs: jobs.len() };
         let engine = self.clone();
         let work = move || {
             let count = |_: usize, _: &Result<CodeObject>| {
                 shared.done.fetch_add(1, Ordering::Relaxed);
             };
-            let asked = CompileOptions {
+            let options = CompileOptions {
                 urgency: Urgency::Background,
                 stop: Some(&shared.stop),
                 own: false,
             };
-            let answers = engine.compile_asked(&jobs, &asked, &count);
+            let answers = engine.compile_with_options(&jobs, &options, &count);
             *lock(&shared.answers) = Some(answers);
             shared.ended.notify_all();
         };
@@ -62,7 +62,7 @@ impl Engine {
             path: "thread for background compiles".into(),
             why: e.to_string(),
         })?;
-        Ok(behind)
+        Ok(compiles)
     }
 }
 

@@ -118,7 +118,7 @@ impl Engine {
     /// The devices, the settings that hide devices, and what was not found.
     #[must_use]
     pub fn devices(&self) -> Inventory {
-        self.look();
+        self.check_drivers();
         driver::inventory()
     }
 
@@ -128,7 +128,7 @@ impl Engine {
     /// [`Error::NoDevice`], [`Error::NoLibrary`] with the request, the existing devices, and
     /// settings that hide devices.
     pub fn device(&self, asked: &str) -> Result<Device> {
-        self.look();
+        self.check_drivers();
         // The caller will need kernels next, and their keys need the compiler. So the search runs
         // in parallel. (Making a context takes 110 ms, hashing a new compiler 80 ms.) If the thread
         // cannot be started, the first use searches.
@@ -147,7 +147,7 @@ impl Engine {
     /// loader found.
     #[must_use]
     pub fn amd_library(&self) -> Option<std::path::PathBuf> {
-        self.look();
+        self.check_drivers();
         driver::library(Vendor::Amd)
     }
 
@@ -202,7 +202,7 @@ impl Engine {
     }
 
     pub(crate) fn search(&self, vendor: Vendor) -> Arc<Search> {
-        self.look();
+        self.check_drivers();
         // The lock is held during the search, so that a second thread waits for its result.
         let mut searches = lock(&self.inner.searches);
         let found = searches.entry(vendor).or_insert_with(|| {

@@ -92,7 +92,7 @@ pub enum Error {
         why: String,
     },
     /// A required library is missing.
-    #[error("{library} not found: {why}; {}{package}", looked(.tried))]
+    #[error("{library} not found: {why}; {}{package}", searched_paths(.tried))]
     NoLibrary {
         /// `libcuda.so.1`, `libnvrtc`.
         library: String,
@@ -189,7 +189,7 @@ impl Error {
 }
 
 /// The searched paths, if there are any.
-fn looked(places: &[String]) -> String {
+fn searched_paths(places: &[String]) -> String {
     if places.is_empty() { String::new() } else { format!("tried {}; ", places.join(", ")) }
 }
 

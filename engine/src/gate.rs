@@ -45,8 +45,8 @@ impl Gate {
         }
     }
 
-    /// Registers the jobs of a call.
-    pub fn line(&self, urgency: Urgency, jobs: usize) -> CompileBatch<'_> {
+    /// Registers the jobs of a call. Urgent jobs count from now on.
+    pub fn register(&self, urgency: Urgency, jobs: usize) -> CompileBatch<'_> {
         let left = if urgency == Urgency::Now { jobs } else { 0 };
         lock(&self.state).urgent += left;
         CompileBatch { gate: self, urgency, left: AtomicUsize::new(left) }
@@ -54,14 +54,14 @@ impl Gate {
 }
 
 impl<'a> CompileBatch<'a> {
-    /// Removes a job that needs no compile.
-    pub fn leave(&self) {
+    /// Removes a job that was found in the cache.
+    pub fn skip(&self) {
         self.count_one(&mut lock(&self.gate.state));
         self.gate.changed.notify_all();
     }
 
     /// Waits for permission to compile.
-    pub fn enter(&self) -> CompilePermit<'a> {
+    pub fn acquire(&self) -> CompilePermit<'a> {
         let mut state = lock(&self.gate.state);
         while state.free == 0 || (self.urgency == Urgency::Background && state.urgent > 0) {
             state = self.gate.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -114,9 +114,9 @@ mod tests {
             for n in 0..24 {
                 let (gate, inside, most) = (&gate, &inside, &most);
                 scope.spawn(move || {
-                    let line =
-                        gate.line(if n % 2 == 0 { Urgency::Now } else { Urgency::Background }, 1);
-                    let _pass = line.enter();
+                    let line = gate
+                        .register(if n % 2 == 0 { Urgency::Now } else { Urgency::Background }, 1);
+                    let _pass = line.acquire();
                     most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(5));
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -132,37 +132,37 @@ mod tests {
         let gate = Gate::new(1);
         let order = Mutex::new(Vec::new());
         // Three urgent jobs have not even been looked up: no background job may start.
-        let urgent = gate.line(Urgency::Now, 4);
+        let urgent = gate.register(Urgency::Now, 4);
         std::thread::scope(|scope| {
             let (gate, order, urgent) = (&gate, &order, &urgent);
             for _ in 0..3 {
                 scope.spawn(move || {
-                    let _pass = gate.line(Urgency::Background, 1).enter();
-                    order.lock().unwrap().push("behind");
+                    let _pass = gate.register(Urgency::Background, 1).acquire();
+                    order.lock().unwrap().push("background");
                 });
             }
             std::thread::sleep(Duration::from_millis(30));
             // One of them is found in the cache.
-            urgent.leave();
+            urgent.skip();
             for _ in 0..3 {
                 scope.spawn(move || {
                     std::thread::sleep(Duration::from_millis(10));
-                    let _pass = urgent.enter();
+                    let _pass = urgent.acquire();
                     order.lock().unwrap().push("now");
                 });
             }
         });
         assert_eq!(
             order.into_inner().unwrap(),
-            ["now", "now", "now", "behind", "behind", "behind"]
+            ["now", "now", "now", "background", "background", "background"]
         );
     }
 
     #[test]
     fn dropped_jobs_do_not_block_the_gate() {
         let gate = Gate::new(1);
-        drop(gate.line(Urgency::Now, 5));
-        drop(gate.line(Urgency::Background, 1).enter());
+        drop(gate.register(Urgency::Now, 5));
+        drop(gate.register(Urgency::Background, 1).acquire());
         assert_eq!(free_and_urgent(&gate), (1, 0));
     }
 }

@@ -126,7 +126,7 @@ pub use device_clock::DeviceClock;
 pub use driver::{
     Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, CopyEvents, Counts,
     Device, DeviceBuffer, DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel, Matrices,
-    Memory, Module, PinnedBuffer, Pool, PoolStats, Stream, TensorMap, end_if_left,
+    Memory, Module, PinnedBuffer, Pool, PoolStats, Stream, TensorMap, exit_if_abandoned,
 };
 pub use engine::{CompileCounts, CompilerChoice, CompilerReport, Engine};
 pub use error::{Error, Result};

@@ -46,15 +46,15 @@ impl ProofSubject<'_> {
 /// ignored.
 const REVISION: &str = "2";
 /// The verdict on a code object that killed its process.
-const ENDED: &str = "the kernel killed the process that tested it";
+const KILLED: &str = "the kernel killed the process that tested it";
 /// Maximum time to wait for another process to release the record. Then it is written anyway.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// If a process cannot be inspected, a mark of this age in seconds counts as the mark of an ended
 /// process. A test takes milliseconds, and the driver kills a hanging kernel within a minute.
-const STRANGERS: u64 = 120;
+const FOREIGN_MARK_SECONDS: u64 = 120;
 /// Only one test runs at a time in a process, over all its devices. If the process dies, one kernel
 /// is to blame.
-static TURN: Mutex<()> = Mutex::new(());
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 
 /// The verdicts on a kind of device and its driver, including new ones. They are saved on drop.
 pub struct Verdicts {
@@ -67,8 +67,8 @@ pub struct Verdicts {
     new: BTreeMap<Digest, String>,
     /// Whether the machine may have stopped during the last test. If so, each mark is synced before
     /// its test.
-    careful: bool,
-    begun: bool,
+    sync_marks: bool,
+    prepared: bool,
     /// Whether there is a record of verdicts.
     recorded: bool,
 }
@@ -98,19 +98,19 @@ impl Engine {
         let read = |key| self.cache().record(key).and_then(|bytes| String::from_utf8(bytes).ok());
         let all_read = read(&all);
         let known = parsed(all_read.as_deref().unwrap_or_default());
-        let (mut new, mut careful) = (BTreeMap::new(), false);
+        let (mut new, mut sync_marks) = (BTreeMap::new(), false);
         match read(&now) {
             // Every test leaves a mark, which may be empty. So a missing mark was lost.
-            None => careful = all_read.is_some(),
+            None => sync_marks = all_read.is_some(),
             Some(text) if text.is_empty() => {}
             Some(text) => match RunningTest::parse(&text) {
                 Some(mark) if mark.may_run() => {}
                 // The mark on the disk may be older than the last test.
-                Some(mark) if !mark.waited && mark.process.boot != boot() => careful = true,
+                Some(mark) if !mark.waited && mark.process.boot != boot() => sync_marks = true,
                 Some(RunningTest { at: Some(ended), .. }) => {
-                    drop(new.insert(ended, ENDED.to_owned()))
+                    drop(new.insert(ended, KILLED.to_owned()))
                 }
-                Some(RunningTest { at: None, .. }) | None => careful = true,
+                Some(RunningTest { at: None, .. }) | None => sync_marks = true,
             },
         }
         // A code object with a verdict did not kill its process: only its mark was not cleared.
@@ -122,8 +122,8 @@ impl Engine {
             now,
             known,
             new,
-            careful,
-            begun: false,
+            sync_marks,
+            prepared: false,
             recorded,
         };
         // The verdicts are saved before the next mark replaces this one.
@@ -151,7 +151,7 @@ impl Verdicts {
     }
 
     fn at<T>(&mut self, digest: Digest, run: impl FnOnce() -> (T, Option<String>)) -> T {
-        let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock: MutexGuard<'_, ()> = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         self.mark(Some(digest));
         let (of, verdict) = run();
         if let Some(verdict) = verdict {
@@ -164,15 +164,15 @@ impl Verdicts {
     /// Prepares for tests, which waits for the disk. Callers that have other work to do call it
     /// before the first test.
     pub fn begin(&mut self) {
-        if self.begun {
+        if self.prepared {
             return;
         }
-        self.begun = true;
+        self.prepared = true;
         let cache = self.engine.cache();
         if !self.recorded {
             // From now on a missing mark means that the mark was lost. Verdicts that another
             // process saved meanwhile are merged.
-            cache.update_record(&self.all, PATIENCE, |kept| kept.unwrap_or_default().to_vec());
+            cache.update_record(&self.all, SAVE_TIMEOUT, |kept| kept.unwrap_or_default().to_vec());
         }
         cache.put_record(&self.now, RunningTest::now(None, true).text().as_bytes());
     }
@@ -180,8 +180,8 @@ impl Verdicts {
     fn mark(&mut self, at: Option<Digest>) {
         self.begin();
         let cache = self.engine.cache();
-        let mark = RunningTest::now(at, self.careful).text();
-        if self.careful {
+        let mark = RunningTest::now(at, self.sync_marks).text();
+        if self.sync_marks {
             cache.put_record(&self.now, mark.as_bytes());
         } else {
             cache.put_record_unsynced(&self.now, mark.as_bytes());
@@ -196,7 +196,7 @@ impl Verdicts {
         let new = std::mem::take(&mut self.new);
         self.known.extend(new.clone());
         // Another process may have added verdicts.
-        self.engine.cache().update_record(&self.all, PATIENCE, |old| {
+        self.engine.cache().update_record(&self.all, SAVE_TIMEOUT, |old| {
             let mut all = parsed(&String::from_utf8_lossy(old.unwrap_or_default()));
             all.extend(new);
             all.iter()
@@ -210,7 +210,7 @@ impl Verdicts {
 impl Drop for Verdicts {
     fn drop(&mut self) {
         self.save();
-        if self.begun {
+        if self.prepared {
             self.engine.cache().put_record_unsynced(&self.now, b"");
         }
     }
@@ -245,24 +245,28 @@ impl RunningTest {
     /// Whether the process may still run. Only processes of this machine can be inspected, not
     /// processes in other containers or on other machines that share the cache.
     fn may_run(&self) -> bool {
-        if self.process.place == place() {
-            self.process.boot == boot() && began(self.process.id) == Some(self.process.start)
+        if self.process.machine == machine() {
+            self.process.boot == boot() && start_time(self.process.id) == Some(self.process.start)
         } else {
-            seconds().saturating_sub(self.since) < STRANGERS
+            seconds().saturating_sub(self.since) < FOREIGN_MARK_SECONDS
         }
     }
 
     fn text(&self) -> String {
         let at = self.at.map_or(String::new(), |digest| digest.hex());
-        let (Process { id, start, place, boot }, waited) = (&self.process, u8::from(self.waited));
-        format!("{id} {start} {place} {boot} {} {waited} {at}", self.since)
+        let (Process { id, start, machine, boot }, waited) = (&self.process, u8::from(self.waited));
+        format!("{id} {start} {machine} {boot} {} {waited} {at}", self.since)
     }
 
     fn parse(text: &str) -> Option<RunningTest> {
         let mut words = text.split(' ');
         let (id, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let process =
-            Process { id, start, place: words.next()?.to_owned(), boot: words.next()?.to_owned() };
+        let process = Process {
+            id,
+            start,
+            machine: words.next()?.to_owned(),
+            boot: words.next()?.to_owned(),
+        };
         let since = words.next()?.parse().ok()?;
         let waited = words.next()? == "1";
         Some(RunningTest {
@@ -280,14 +284,14 @@ impl RunningTest {
 struct Process {
     id: u32,
     start: u64,
-    place: String,
+    machine: String,
     boot: String,
 }
 
 impl Process {
     fn this() -> Process {
         let id = std::process::id();
-        Process { id, start: began(id).unwrap_or(0), place: place(), boot: boot() }
+        Process { id, start: start_time(id).unwrap_or(0), machine: machine(), boot: boot() }
     }
 }
 
@@ -298,7 +302,7 @@ fn boot() -> String {
 }
 
 /// The host name and the pid namespace as one word.
-fn place() -> String {
+fn machine() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{}/{}", host.trim(), space.display()).replace(char::is_whitespace, "_")
@@ -309,12 +313,12 @@ fn seconds() -> u64 {
 }
 
 /// Start time of a process of this machine in clock ticks; `None` if the process does not exist.
-fn began(id: u32) -> Option<u64> {
+fn start_time(id: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The program's name, in parentheses, may contain any character. The first word after it is the
     // state.
-    let (_, behind) = stat.rsplit_once(')')?;
-    let mut words = behind.split_whitespace();
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut words = rest.split_whitespace();
     // A zombie has exited and runs nothing.
     let state = words.next().filter(|state| !matches!(*state, "Z" | "X" | "x"));
     state.and_then(|_| words.nth(18)?.parse().ok())
@@ -349,10 +353,10 @@ mod tests {
         assert!(!ended.may_run());
         // The process is on another machine or in another container: only the age of the mark
         // counts.
-        let process = Process { place: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
+        let process = Process { machine: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
         let fresh = RunningTest { process, ..RunningTest::now(None, false) };
         assert!(fresh.may_run());
-        assert!(!RunningTest { since: fresh.since - STRANGERS, ..fresh }.may_run());
+        assert!(!RunningTest { since: fresh.since - FOREIGN_MARK_SECONDS, ..fresh }.may_run());
     }
 
     /// A zombie: a process that has exited but was not reaped.
@@ -364,9 +368,9 @@ mod tests {
         {
             std::thread::yield_now();
         }
-        assert_eq!(began(child.id()), None);
+        assert_eq!(start_time(child.id()), None);
         child.wait().unwrap();
-        assert_eq!(began(child.id()), None);
+        assert_eq!(start_time(child.id()), None);
     }
 
     /// If the process is killed between two tests (Ctrl-C during the upload of weights), no kernel
@@ -397,20 +401,20 @@ mod tests {
         assert_eq!(at, None, "the mark is cleared after the test");
         ended(first, at);
         let mut second = engine.verdicts(&device);
-        assert!(second.new.is_empty() && second.known.is_empty() && second.careful);
+        assert!(second.new.is_empty() && second.known.is_empty() && second.sync_marks);
         second.at(one, || ((), Some("right".to_owned())));
         second.save();
         ended(second, Some(two));
         let mut third = engine.verdicts(&device);
         assert_eq!(third.known.get(&one).map(String::as_str), Some("right"));
-        assert_eq!(third.known.get(&two).map(String::as_str), Some(ENDED));
+        assert_eq!(third.known.get(&two).map(String::as_str), Some(KILLED));
         // The mark is partly or completely lost: the tested code object is unknown.
         third.at(one, || ((), None));
         let torn = |mark: &[u8]| {
             engine.cache().put_record(&third.now, mark);
             engine.verdicts(&device)
         };
-        assert!(torn(b"12 34").careful && torn(b"\0\0\0\0").careful && !torn(b"").careful);
+        assert!(torn(b"12 34").sync_marks && torn(b"\0\0\0\0").sync_marks && !torn(b"").sync_marks);
         // A mark from before a reboot may be outdated, unless it was synced.
         let three = Digest::of(b"3");
         let before = |waited| {
@@ -420,9 +424,9 @@ mod tests {
             engine.verdicts(&device)
         };
         let lagging = before(false);
-        assert!(lagging.careful && !lagging.known.contains_key(&three));
-        assert_eq!(before(true).known.get(&three).map(String::as_str), Some(ENDED));
+        assert!(lagging.sync_marks && !lagging.known.contains_key(&three));
+        assert_eq!(before(true).known.get(&three).map(String::as_str), Some(KILLED));
         let elsewhere = DeviceInfo { pci: "another".to_owned(), ..device };
-        assert!(engine.verdicts(&elsewhere).careful, "verdicts exist, but the mark is missing");
+        assert!(engine.verdicts(&elsewhere).sync_marks, "verdicts exist, but the mark is missing");
     }
 }

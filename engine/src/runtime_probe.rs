@@ -38,13 +38,15 @@ fn key(word: &str, boot: &str) -> Key {
 
 impl Engine {
     /// Checks that drivers answer. A driver that does not answer is not used again.
-    pub(crate) fn look(&self) {
+    pub(crate) fn check_drivers(&self) {
         // This is done once for all engines, because a driver is opened once per process.
         static LOOKED: Once = Once::new();
-        LOOKED.call_once(|| driver::asked_apart().into_iter().for_each(|word| self.look_at(word)));
+        LOOKED.call_once(|| {
+            driver::probed_in_child().into_iter().for_each(|word| self.check_driver(word))
+        });
     }
 
-    fn look_at(&self, word: &'static str) {
+    fn check_driver(&self, word: &'static str) {
         let kept = boot().map(|boot| key(word, &boot));
         if kept.as_ref().is_some_and(|key| self.cache().record(key).is_some()) {
             return;
@@ -87,10 +89,10 @@ impl Engine {
         if status.success() {
             return Ok(true);
         }
-        let mut said = String::new();
-        let _ = log.rewind().and_then(|()| log.read_to_string(&mut said));
+        let mut output = String::new();
+        let _ = log.rewind().and_then(|()| log.read_to_string(&mut output));
         let last =
-            said.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim()));
+            output.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim()));
         let how = status.signal().map_or_else(|| status.to_string(), |n| format!("signal {n}"));
         Err(format!("{name} crashes when it lists devices ({how}){}", last.unwrap_or_default()))
     }

@@ -78,14 +78,14 @@ impl Engine {
     /// See [`Engine::compile_all`].
     pub fn compile_own(&self, job: &Job) -> Result<CodeObject> {
         let asked = CompileOptions { urgency: Urgency::Now, stop: None, own: true };
-        let mut results = self.compile_asked(std::slice::from_ref(job), &asked, &|_, _| {});
+        let mut results = self.compile_with_options(std::slice::from_ref(job), &asked, &|_, _| {});
         results.pop().flatten().unwrap_or_else(|| Err(lost(job)))
     }
 
     /// Like [`Engine::compile_all`], with a callback per finished job, for progress bars.
     pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
         let asked = CompileOptions { urgency: Urgency::Now, stop: None, own: false };
-        let results = self.compile_asked(jobs, &asked, on_done);
+        let results = self.compile_with_options(jobs, &asked, on_done);
         jobs.iter()
             .zip(results)
             .map(|(job, result)| result.unwrap_or_else(|| Err(lost(job))))
@@ -94,13 +94,13 @@ impl Engine {
 
     /// Like [`Engine::compile_each`], with options. The result is `None` for jobs that were not
     /// started because of a stop.
-    pub(crate) fn compile_asked(
+    pub(crate) fn compile_with_options(
         &self,
         jobs: &[Job],
         asked: &CompileOptions<'_>,
         on_done: OnDone<'_>,
     ) -> Vec<Option<Result<CodeObject>>> {
-        let line = self.inner.gate.line(asked.urgency, jobs.len());
+        let line = self.inner.gate.register(asked.urgency, jobs.len());
         let results: Vec<Mutex<Option<Result<CodeObject>>>> =
             jobs.iter().map(|_| Mutex::new(None)).collect();
         let finish = |index: usize, result: Result<CodeObject>| {
@@ -136,7 +136,7 @@ impl Engine {
                 Ok((_, Some(code))) => finish(index, Ok(code)),
                 Err(error) => finish(index, Err(error)),
             }
-            line.leave();
+            line.skip();
         }
         // The longest jobs start first, so that other lanes are not idle while a long job runs
         // last. The time is not known in advance, but the length of the source is a good estimate.
@@ -258,7 +258,7 @@ impl Engine {
 
     fn find_by_source(&self, job: &Job, prepared: &Prepared, scope: Scope) -> Option<Found> {
         let driver = driver::driver_version(job.target.vendor());
-        self.inner.cache.find(&prepared.source, scope, |entry| meets(entry.needs(), driver))
+        self.inner.cache.find(&prepared.source, scope, |entry| satisfies(entry.needs(), driver))
     }
 
     /// Compiles a job, under the cache's single flight and lock. `None` if a stop came before it
@@ -272,7 +272,7 @@ impl Engine {
         line: &CompileBatch<'_>,
     ) -> Option<Result<CodeObject>> {
         let stopped = || asked.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
-        let _pass = line.enter();
+        let _pass = line.acquire();
         if stopped() {
             return None;
         }
@@ -450,7 +450,7 @@ impl Engine {
 
 /// Whether this machine satisfies all requirements of an entry. An unknown requirement is not
 /// satisfied.
-fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
+fn satisfies(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
     needs.iter().all(|(need, value)| match need.as_str() {
         "driver" => {
             let mut parts = value.split('.').map(str::parse::<u32>);
@@ -538,12 +538,13 @@ mod tests {
     #[test]
     fn pack_requires_equal_or_newer_driver() {
         let needs = |k: &str, v: &str| BTreeMap::from([(k.to_owned(), v.to_owned())]);
-        assert!(meets(&needs("driver", "12.0"), Some((13, 0))));
+        assert!(satisfies(&needs("driver", "12.0"), Some((13, 0))));
         assert!(
-            meets(&needs("driver", "13.0"), Some((13, 0))) && meets(&needs("driver", "13.0"), None)
+            satisfies(&needs("driver", "13.0"), Some((13, 0)))
+                && satisfies(&needs("driver", "13.0"), None)
         );
-        assert!(!meets(&needs("driver", "13.0"), Some((12, 9))));
-        assert!(!meets(&needs("driver", "13"), Some((14, 0))));
-        assert!(!meets(&needs("moon phase", "full"), Some((13, 0))));
+        assert!(!satisfies(&needs("driver", "13.0"), Some((12, 9))));
+        assert!(!satisfies(&needs("driver", "13"), Some((14, 0))));
+        assert!(!satisfies(&needs("moon phase", "full"), Some((13, 0))));
     }
 }

@@ -20,13 +20,13 @@ use std::fmt::Write as _;
 
 const NAME: &str = "persistent";
 /// Threads of the extra warp that loads weights.
-const BESIDE: u32 = 32;
+const LOADING_THREADS: u32 = 32;
 /// 64-bit words of an instruction before a step's arguments: number of the step, its grid (3
 /// sizes), source of values, destination of packets, weight of the next norm, destination of values
 /// sent one by one.
 pub const HEAD: usize = 8;
 /// Bit of an instruction's first word: a grid barrier follows it.
-pub const MEETS_BEHIND: u64 = 1 << 32;
+pub const BARRIER_AFTER: u64 = 1 << 32;
 /// Unit of a field in an instruction's first word: the number, from 1, of its all-reduce; 0: none.
 pub const SUM: u64 = 1 << 33;
 /// Most bytes of static shared memory of a step, without sums. Attention needs the most.
@@ -42,13 +42,13 @@ const LINE: usize = 128;
 /// Fewest slots of a ring: a team of waves uses one while others are in flight.
 const SLOTS: usize = 4;
 /// Cost of starting and ending a slot for its team, in bytes that it could multiply in that time.
-const SLOT_COSTS: f64 = 700.0;
+const SLOT_COST: f64 = 700.0;
 /// Cost of a short ring: half of the bytes that arrive while a block waits for others: 0.25 µs at
 /// 35 KB/µs per multiprocessor (H200).
-const SHORT_COSTS: f64 = 4200.0;
+const SHORT_RING_COST: f64 = 4200.0;
 /// Waves that share a slot when the ring streams rows of experts. On an H100 with qwen3-30b-a3b
 /// Q4_K_M one wave gives 590 tokens/s, two give 600.
-const MIXTURES_SHARE: usize = 2;
+const EXPERT_WAVES_PER_SLOT: usize = 2;
 /// Bytes of weights in flight per multiprocessor: enough to keep an H100 or an H200 busy. More
 /// would delay all other reads.
 const AHEAD: usize = 30 << 10;
@@ -147,9 +147,9 @@ impl Persistent {
         let source = with_headers(Source::new(NAME, "persistent.hip", text)).entry(entry);
         let mut macros = Product::of(target, inside.wave).macros().set("KJ_BLOCK", inside.threads);
         macros = macros.set("KJ_DOT4", dot4(target)).set("KJ_MIN_BLOCKS", 1);
-        let block = inside.threads + if inside.streams { BESIDE } else { 0 };
+        let block = inside.threads + if inside.streams { LOADING_THREADS } else { 0 };
         if inside.streams {
-            macros = macros.set("KJ_BESIDE", BESIDE);
+            macros = macros.set("KJ_BESIDE", LOADING_THREADS);
         }
         if inside.ranks > 1 {
             macros = macros.set("KJ_RANKS", inside.ranks as i64);
@@ -161,10 +161,9 @@ impl Persistent {
             Probe::Stall => macros = macros.set("KJ_STALL", 1),
         }
         macros = KvLayout::macros(steps.iter().any(|s| s.paged), macros);
-        let told: Constants = macros.tell("STEPS", steps.len() as i64);
+        let constants: Constants = macros.tell("STEPS", steps.len() as i64);
         let options = Options::wave(inside.wave);
-        let kernel =
-            Kernel { source, constants: told, options, entry, block, shared: shared as u32 };
+        let kernel = Kernel { source, constants, options, entry, block, shared: shared as u32 };
         Ok(Persistent { kernel, steps, block, words })
     }
 }
@@ -212,8 +211,8 @@ fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
     let activations = 1.0 + 0.1 / times as f64;
     let under_way = filled * (ring.slots - waves / ring.share) as f64;
     idle * activations
-        * (1.0 + SLOT_COSTS * ring.share as f64 / filled)
-        * (1.0 + SHORT_COSTS / under_way.max(1.0))
+        * (1.0 + SLOT_COST * ring.share as f64 / filled)
+        * (1.0 + SHORT_RING_COST / under_way.max(1.0))
 }
 
 /// The fastest ring of at most `bytes` bytes for these rows.
@@ -230,7 +229,7 @@ fn ring(steps: &[Step], bytes: usize, inside: StepContext) -> Result<Ring, SpecE
     let all = |ring: &Ring| -> f64 { records.iter().map(|r| time(r, *ring, wave, waves)).sum() };
     let shares = (0..=waves.ilog2()).map(|n| 1 << n);
     // In a mixture of experts a block has few rows of each expert's matrix and of the router.
-    let shares = shares.filter(|share| !inside.routed || *share == MIXTURES_SHARE);
+    let shares = shares.filter(|share| !inside.routed || *share == EXPERT_WAVES_PER_SLOT);
     let rings = shares
         .flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
     // Bytes beyond the memory that is reserved for a step.

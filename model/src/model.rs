@@ -323,7 +323,7 @@ fn on_device(
             let here = engine.devices();
             match here.preferred() {
                 Some(device) => {
-                    remarks.extend(here.passed_over());
+                    remarks.extend(here.skipped_devices());
                     (Some(device.label()), None)
                 }
                 None => (None, Some(format!("auto found no GPU: {}", here.why_none()))),
@@ -385,7 +385,7 @@ fn on_device(
         (info.vendor.device_word(), info.name.clone(), info.arch_id.clone())
     });
     if let Some((gpu, row)) =
-        session.gpu().and_then(|gpu| Some((gpu, gpu.device().target.as_ref()?.stands_in()?)))
+        session.gpu().and_then(|gpu| Some((gpu, gpu.device().target.as_ref()?.fallback_row()?)))
     {
         let id = gpu.device().target.as_ref().map_or("", Target::id);
         remarks.push(format!(

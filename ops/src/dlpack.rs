@@ -122,7 +122,7 @@ pub fn device(device_type: i32, device_id: i32) -> Result<Device> {
         ROCM => Device::open(&format!("rocm:{device_id}")),
         other => Err(Error::value(
             "from_dlpack",
-            format!("memory of device type {other} is not the CPU's, CUDA's or ROCm's"),
+            format!("device type {other} is not supported: use CPU, CUDA or ROCm"),
         )),
     }
 }
@@ -278,9 +278,11 @@ impl Tensor {
         unsafe {
             match home {
                 Device::Cpu => {
-                    Tensor::lent(start as usize, bytes, keep, dtype, &shape, &strides, -low)
+                    Tensor::borrowed(start as usize, bytes, keep, dtype, &shape, &strides, -low)
                 }
-                gpu => Tensor::lent_on_gpu(start, bytes, keep, dtype, &shape, &strides, -low, &gpu),
+                gpu => {
+                    Tensor::borrowed_on_gpu(start, bytes, keep, dtype, &shape, &strides, -low, &gpu)
+                }
             }
         }
     }
@@ -312,12 +314,12 @@ impl Exported {
         Box::new(DLManagedTensor {
             dl_tensor: self.tensor,
             manager_ctx: Box::into_raw(self.held).cast(),
-            deleter: Some(delete_old),
+            deleter: Some(delete_unversioned),
         })
     }
 }
 
-unsafe extern "C" fn delete_old(managed: *mut DLManagedTensor) {
+unsafe extern "C" fn delete_unversioned(managed: *mut DLManagedTensor) {
     // SAFETY: both boxes were created in `old`, and a consumer calls this once.
     unsafe {
         drop(Box::from_raw((*managed).manager_ctx.cast::<ExportedOwner>()));

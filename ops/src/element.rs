@@ -149,7 +149,7 @@ impl FoldOp {
     }
 
     /// Whether kernels of rows can compute it: not operations that depend on the position.
-    pub(crate) const fn is_of_rows(self) -> bool {
+    pub(crate) const fn fits_row_kernels(self) -> bool {
         !matches!(self, FoldOp::ArgMax | FoldOp::ArgMin)
     }
 

@@ -59,7 +59,7 @@ fn copy_of(node: &Arc<Node>) -> Result<Arc<Node>> {
 }
 
 /// Whether a node is computed before its reader's group, not in it.
-fn is_apart(node: &Arc<Node>) -> bool {
+fn is_separate(node: &Arc<Node>) -> bool {
     match node.def() {
         None => true,
         Some(def) => !matches!(
@@ -88,7 +88,7 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
         Op::View(view) => {
             let from = input(0)?;
             // A view of a computed node is a view of its memory, without a copy.
-            if is_apart(from) {
+            if is_separate(from) {
                 let base = value(from)?;
                 let rank = node.shape.len();
                 let (offset, strides) = view.strided(base.offset, &base.strides, rank);
@@ -98,7 +98,7 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
         }
         Op::Reshape => {
             let from = input(0)?;
-            if is_apart(from) {
+            if is_separate(from) {
                 let base = value(&packed(from)?)?;
                 let packed = Buffer::packed(base.store, &node.shape);
                 return Ok(Buffer { offset: base.offset, ..packed });
@@ -238,7 +238,7 @@ fn each(node: &Arc<Node>) -> Result<Buffer> {
         return cpu::each(&cpu::group::program(node, None)?, &node.shape);
     };
     // Most groups are purely element-wise.
-    if fuse::reads_apart(node) {
+    if fuse::reads_separate_node(node) {
         if let Some(product) = fuse::product(node)
             && let Some(program) = lower::after(node, &product)?
         {

@@ -63,7 +63,11 @@ pub struct ReductionKernel {
 }
 
 /// The dtype of each letter.
-fn settle(op: &'static str, params: &[Typed], args: &[Tensor]) -> Result<Vec<(String, DType)>> {
+fn dtypes_of_letters(
+    op: &'static str,
+    params: &[Typed],
+    args: &[Tensor],
+) -> Result<Vec<(String, DType)>> {
     let mut known: Vec<(String, DType)> = Vec::new();
     for (p, a) in params.iter().zip(args).filter(|(p, _)| p.dtype.is_none()) {
         match known.iter_mut().find(|(l, _)| *l == p.letter) {
@@ -153,7 +157,7 @@ impl ElementwiseKernel {
             );
             return Err(Error::value(OP, why));
         }
-        let known = settle(OP, &self.ins, args)?;
+        let known = dtypes_of_letters(OP, &self.ins, args)?;
         let mut shape = first.shape().to_vec();
         for a in args {
             Device::same(OP, first.device(), a.device())?;
@@ -256,7 +260,8 @@ impl ReductionKernel {
     pub fn call(&self, x: &Tensor, at: Option<&[i64]>, keep: bool) -> Result<Tensor> {
         const OP: &str = "ReductionKernel";
         let (gpu, _) = on_gpu(OP, std::slice::from_ref(x))?;
-        let known = settle(OP, std::slice::from_ref(&self.input), std::slice::from_ref(x))?;
+        let known =
+            dtypes_of_letters(OP, std::slice::from_ref(&self.input), std::slice::from_ref(x))?;
         let (din, dout) = (dtype_of(OP, &self.input, &known)?, dtype_of(OP, &self.out, &known)?);
         let (turned, folded, short, long) = x.folding(OP, at)?;
         let shape = if keep { long } else { short };

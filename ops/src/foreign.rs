@@ -73,7 +73,7 @@ impl Tensor {
     /// the stream of [`Device::stream_handle`] waits for it.
     #[allow(unsafe_code, reason = "memory of another library")]
     #[allow(clippy::too_many_arguments, reason = "the fields of DLPack's struct")]
-    pub unsafe fn lent_on_gpu(
+    pub unsafe fn borrowed_on_gpu(
         address: u64,
         bytes: usize,
         keep: Keep,

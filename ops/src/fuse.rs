@@ -1,5 +1,5 @@
-//! Finds the product or the folds that can be fused into a group: a product whose results the group
-//! reads element by element, or folds of its rows.
+//! Finds what a group can be fused with: a product whose results it reads element by element, or
+//! reductions (folds) of its rows.
 
 use crate::node::{Def, Node, Op};
 use std::collections::HashMap;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 /// Maximum number of visited nodes.
 const MOST_NODES: usize = 256;
 
-/// The unfinished nodes of a group, and how often the group reads each.
+/// The nodes of a group that are not computed yet, and how often the group reads each.
 #[derive(Default)]
 pub(crate) struct Readers {
     /// Whether nodes below folds belong to the group.
     folds: bool,
     reads: HashMap<*const Node, usize>,
-    /// The owners of each: readers and tensors.
+    /// Number of owners of each node: readers and tensors.
     owners: HashMap<*const Node, usize>,
     defs: HashMap<*const Node, Arc<Def>>,
 }
@@ -29,9 +29,9 @@ fn joins(op: &Op) -> bool {
     is_element(op) || matches!(op, Op::View(_) | Op::Reshape)
 }
 
-/// Whether a group reads a product or a fold that is not computed yet, so that it may run in the
-/// product's kernel or in one of rows.
-pub(crate) fn reads_apart(root: &Arc<Node>) -> bool {
+/// Whether a group reads a product or a fold that is not computed yet, so that it may be fused with
+/// it.
+pub(crate) fn reads_separate_node(root: &Arc<Node>) -> bool {
     let mut open = vec![Arc::clone(root)];
     let mut seen: Vec<*const Node> = Vec::new();
     while let Some(node) = open.pop() {
@@ -41,7 +41,7 @@ pub(crate) fn reads_apart(root: &Arc<Node>) -> bool {
         let Some(def) = node.def() else { continue };
         match &def.op {
             Op::Product | Op::Contract(_) | Op::Fold { .. } => return true,
-            // Large groups are looked at more closely.
+            // Large groups need the complete analysis.
             _ if seen.len() >= 64 => return true,
             op if joins(op) => {
                 seen.push(Arc::as_ptr(&node));
@@ -54,8 +54,8 @@ pub(crate) fn reads_apart(root: &Arc<Node>) -> bool {
 }
 
 impl Readers {
-    /// The nodes of a group of rows: with the inputs of folds. `None` if it has no fold, or if the
-    /// root is neither an element-wise operation nor a view of one.
+    /// The nodes of a group of rows, including the inputs of folds. `None` without a fold, or if
+    /// the root is neither an element-wise operation nor a view of one.
     pub(crate) fn of_rows(root: &Arc<Node>) -> Option<Readers> {
         let def = root.def()?;
         let inner = || def.inputs.first().and_then(|n| n.def());
@@ -91,8 +91,8 @@ impl Readers {
         self.reads.get(&node).is_some_and(|n| self.owners.get(&node) == Some(n))
     }
 
-    /// The products below a node that have a number of elements. `None` if a node between is read
-    /// outside the group.
+    /// Finds the product with `found.elements` elements below a node. Returns whether the node
+    /// depends on it.
     fn products<'a>(
         &'a self,
         node: &'a Arc<Node>,
@@ -125,13 +125,13 @@ impl Readers {
 struct GroupCandidate<'a> {
     elements: usize,
     product: Option<&'a Arc<Node>>,
-    /// Whether all nodes between are private.
+    /// Whether all nodes between root and product are private.
     private: bool,
     leads: HashMap<*const Node, bool>,
 }
 
-/// The product whose result a node's group reads element by element, and that nothing else reads;
-/// the node itself if it is a product.
+/// The product that can be fused with a node's group: the group reads its result element by
+/// element, and has its only readers. A product itself is returned.
 pub(crate) fn product(node: &Arc<Node>) -> Option<Arc<Node>> {
     let mut readers = Readers::default();
     readers.count(node);

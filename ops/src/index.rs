@@ -98,7 +98,7 @@ fn basic(op: &'static str, index: &[Index], from: &[usize]) -> Result<Basic> {
                 let (start, count) = slice(size, *a, *b, step);
                 (start, step, count)
             }
-            _ => return Err(Error::Inside("an index of another kind among basic ones")),
+            _ => return Err(Error::Inside("an advanced index among basic indices")),
         };
         let mut row = vec![0; rank];
         if !matches!(entry, Index::At(_)) {

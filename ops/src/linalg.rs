@@ -43,14 +43,14 @@ impl Tensor {
         let b = b.broadcast_to(&[&batch[..], &[k, n]].concat())?;
         let shape = [&batch[..], &[m, n]].concat();
         let out = product(&a, &b, &shape)?;
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         if other.rank() == 1 {
-            gone.push(-1);
+            removed.push(-1);
         }
         if self.rank() == 1 {
-            gone.push(-2);
+            removed.push(-2);
         }
-        out.squeeze(&gone)
+        out.squeeze(&removed)
     }
 
     /// Sum of products over an axis of each, with the first operand conjugated.

@@ -20,7 +20,7 @@ const MOST_STEPS: usize = 48;
 /// Number of buffers beyond which it does so.
 const MOST_LEAVES: usize = 16;
 /// Number of element-wise nodes beyond which a shared node is computed once and stored.
-const MOST_TWICE: usize = 8;
+const MOST_RECOMPUTED: usize = 8;
 
 /// A row beyond this length is folded in the group's kernel only if there are many rows.
 const LONGEST_ROW: usize = 1 << 17;
@@ -296,7 +296,7 @@ impl Lowering {
             return Ok(self.push(Instr::Given(0), node.dtype));
         }
         let full = self.steps.len() > MOST_STEPS || self.leaves.len() > MOST_LEAVES;
-        let again = || node.shared() && cost(node, MOST_TWICE + 1) > MOST_TWICE;
+        let again = || node.shared() && cost(node, MOST_RECOMPUTED + 1) > MOST_RECOMPUTED;
         let element = matches!(
             def.op,
             Op::Unary(_) | Op::Binary(_) | Op::Where | Op::Cast | Op::Gather { .. }
@@ -353,7 +353,7 @@ impl Lowering {
                 None => return self.cut(node, place, own),
             },
             Op::Fold { op, folded } => match self.row_place(node, input(0)?, place, *folded) {
-                Some(inner) if op.is_of_rows() => {
+                Some(inner) if op.fits_row_kernels() => {
                     let x = self.node(input(0)?, &inner, false)?;
                     self.push(Instr::Fold(*op, x), node.dtype)
                 }

@@ -17,7 +17,7 @@ enum MemorySource {
     /// Words, so that elements of every dtype are aligned; and the number of used bytes.
     Own(Vec<u64>, usize),
     /// Address, number of bytes, and the owner that keeps them alive.
-    Lent(usize, usize, #[allow(dead_code, reason = "held until the last reader has gone")] Keep),
+    Lent(usize, usize, #[allow(dead_code, reason = "owned until the last reader is dropped")] Keep),
 }
 
 /// Keeps borrowed memory alive; dropped after the last use.
@@ -52,7 +52,7 @@ impl HostMemory {
     /// `address` has `bytes` readable bytes until `keep` is dropped, nothing writes to them during
     /// that time, and both are aligned to the elements that will be read.
     #[allow(unsafe_code, reason = "memory of another library")]
-    pub(crate) unsafe fn lent(address: usize, bytes: usize, keep: Keep) -> Arc<HostMemory> {
+    pub(crate) unsafe fn borrowed(address: usize, bytes: usize, keep: Keep) -> Arc<HostMemory> {
         Arc::new(HostMemory { from: MemorySource::Lent(address, bytes, keep) })
     }
 
@@ -63,7 +63,7 @@ impl HostMemory {
                 bytemuck::cast_slice::<u64, u8>(words).get(..*bytes).unwrap_or_default()
             }
             MemorySource::Lent(_, 0, _) => &[],
-            // SAFETY: the caller of `lent` guarantees the memory until `keep` is dropped.
+            // SAFETY: the caller of `borrowed` guarantees the memory until `keep` is dropped.
             MemorySource::Lent(at, bytes, _) => unsafe {
                 std::slice::from_raw_parts(*at as *const u8, *bytes)
             },

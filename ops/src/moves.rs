@@ -132,10 +132,10 @@ impl Tensor {
     /// # Errors
     /// [`Error::Shape`] if one has a different size.
     pub fn squeeze(&self, at: &[i64]) -> Result<Tensor> {
-        let gone = axes("squeeze", Some(at), self.rank())?;
+        let removed = axes("squeeze", Some(at), self.rank())?;
         let mut shape = Vec::new();
         for (i, &n) in self.shape().iter().enumerate() {
-            if !gone.contains(&i) {
+            if !removed.contains(&i) {
                 shape.push(n);
             } else if n != 1 {
                 return Err(Error::shape(

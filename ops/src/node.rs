@@ -130,7 +130,7 @@ impl Node {
         shape: Vec<usize>,
         device: &Device,
     ) -> Result<Arc<Node>> {
-        let mut depth = inputs.iter().map(|n| n.depth_now()).max().unwrap_or(0) + 1;
+        let mut depth = inputs.iter().map(|n| n.current_depth()).max().unwrap_or(0) + 1;
         if depth > DEEPEST {
             for input in &inputs {
                 crate::eval::force(input)?;
@@ -174,7 +174,7 @@ impl Node {
         Ok(node)
     }
 
-    fn depth_now(&self) -> u32 {
+    fn current_depth(&self) -> u32 {
         if self.value.get().is_some() { 0 } else { self.depth }
     }
 

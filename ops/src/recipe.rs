@@ -74,7 +74,7 @@ impl Structure {
             Kind::Rows(_) => s.words.push(tag::ROWS),
         }
         s.shape(&node.shape);
-        // Lowering stores a shared node if much is below it (see `lower`).
+        // Lowering stores a shared node if many nodes are below it (see `lower`).
         s.words.push(if s.nodes.len() > 8 { s.shared } else { 0 });
         Ok(Some(s))
     }
@@ -90,7 +90,8 @@ impl Structure {
         self.words.extend(view.coef.iter().flatten().map(|n| *n as u64));
     }
 
-    /// The number of a node.
+    /// Adds a node's words and returns its index. `None` if the group is large or has random
+    /// numbers.
     fn visit(&mut self, node: &Arc<Node>, kind: Kind<'_>) -> Result<Option<u64>> {
         let pointer = Arc::as_ptr(node);
         if let Some(at) = self.nodes.iter().position(|n| *n == pointer) {
@@ -120,7 +121,7 @@ impl Structure {
                 | Op::Reshape
                 | Op::Fold { .. }
                 | Op::Gather { .. } => {
-                    // The source of a look-up is memory.
+                    // A gather reads its source from memory.
                     if let (Op::Gather { .. }, Some(source)) = (&def.op, def.inputs.first()) {
                         crate::eval::force(source)?;
                     }

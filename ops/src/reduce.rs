@@ -22,18 +22,20 @@ impl Tensor {
     /// Permutes the reduced axes to the end. Returns the result's shapes without them and with size
     /// 1.
     fn last(&self, op: &'static str, at: Option<&[i64]>) -> Result<(Tensor, usize, KeptAxes)> {
-        let gone = axes(op, at, self.rank())?;
-        let stay: Vec<usize> = (0..self.rank()).filter(|a| !gone.contains(a)).collect();
+        let reduced = axes(op, at, self.rank())?;
+        let stay: Vec<usize> = (0..self.rank()).filter(|a| !reduced.contains(a)).collect();
         // The reduced axes keep their order, because argmax counts in it.
-        let mut last: Vec<usize> = gone.clone();
+        let mut last: Vec<usize> = reduced.clone();
         last.sort_unstable();
         let order: Vec<i64> = stay.iter().chain(&last).map(|a| *a as i64).collect();
         let size = |a: &usize| self.shape().get(*a).copied().unwrap_or(1);
         let kept = KeptAxes {
             short: stay.iter().map(size).collect(),
-            long: (0..self.rank()).map(|a| if gone.contains(&a) { 1 } else { size(&a) }).collect(),
+            long: (0..self.rank())
+                .map(|a| if reduced.contains(&a) { 1 } else { size(&a) })
+                .collect(),
         };
-        Ok((self.permute(&order)?, gone.len(), kept))
+        Ok((self.permute(&order)?, reduced.len(), kept))
     }
 
     /// Reduces the axes (`None`: all) with an operation that takes this dtype.
@@ -178,8 +180,8 @@ impl Tensor {
 
     /// Number of elements that are reduced to one.
     fn joined(&self, op: &'static str, at: Option<&[i64]>) -> Result<f64> {
-        let gone = axes(op, at, self.rank())?;
-        Ok(gone.iter().filter_map(|a| self.shape().get(*a)).product::<usize>() as f64)
+        let reduced = axes(op, at, self.rank())?;
+        Ok(reduced.iter().filter_map(|a| self.shape().get(*a)).product::<usize>() as f64)
     }
 
     /// Mean over axes; NaN without elements. Integers are averaged in f32.
@@ -297,9 +299,9 @@ impl Tensor {
         if keep {
             return Ok(sum);
         }
-        let gone: Vec<i64> =
+        let reduced: Vec<i64> =
             axes("logsumexp", at, self.rank())?.into_iter().map(|a| a as i64).collect();
-        sum.squeeze(&gone)
+        sum.squeeze(&reduced)
     }
 }
 

@@ -166,7 +166,7 @@ impl Tensor {
     /// `address` has `bytes` readable bytes, aligned to the dtype (complex: to its real part),
     /// until `keep` is dropped, and nothing writes to them during that time.
     #[allow(unsafe_code, reason = "memory of another library")]
-    pub unsafe fn lent(
+    pub unsafe fn borrowed(
         address: usize,
         bytes: usize,
         keep: Keep,
@@ -181,7 +181,7 @@ impl Tensor {
             return Err(Error::shape("from_dlpack", "the strides exceed the memory"));
         }
         // SAFETY: this function's caller guarantees it.
-        let memory = unsafe { HostMemory::lent(address, bytes, keep) };
+        let memory = unsafe { HostMemory::borrowed(address, bytes, keep) };
         let buffer = Buffer { store: Store::Host(memory), offset, strides: strides.to_vec() };
         Ok(Tensor::over(buffer, dtype, shape))
     }

@@ -46,7 +46,7 @@ pub(crate) fn export(
             tensor.dtype()
         )));
     }
-    let made = run(py, || {
+    let exported = run(py, || {
         let shown = tensor.to_dlpack(copy == Some(true))?;
         // torch aborts the process for a negative stride.
         let copied = copy.is_none() && shown.has_negative_strides();
@@ -54,14 +54,14 @@ pub(crate) fn export(
     })?;
     if let Some(handle) = handle.filter(|_| tensor.dtype().is_complex() && copy != Some(true)) {
         // The parts were separate until here; from now on the tensor itself stores pairs.
-        handle.get().set(made.whole.clone());
+        handle.get().set(exported.whole.clone());
     }
     let capsule = if version.is_some_and(|v| v.0 >= 1) {
-        let at = Box::into_raw(made.versioned());
+        let at = Box::into_raw(exported.versioned());
         // SAFETY: the capsule owns the box until a consumer renames it.
         unsafe { ffi::PyCapsule_New(at.cast(), NEW.as_ptr(), Some(drop_capsule)) }
     } else {
-        let at = Box::into_raw(made.old());
+        let at = Box::into_raw(exported.old());
         // SAFETY: the capsule owns the box until a consumer renames it.
         unsafe { ffi::PyCapsule_New(at.cast(), OLD.as_ptr(), Some(drop_capsule)) }
     };

@@ -13,8 +13,8 @@ type Row = (String, &'static str, Py<PyTuple>, Vec<usize>, &'static str, Vec<usi
 #[pyfunction]
 fn explained(py: Python<'_>, x: &Bound<'_, Tensor>) -> PyResult<(Vec<Row>, u64, String)> {
     let t = x.get().now();
-    let told = run(py, || t.explain())?;
-    let rows = told.parts.iter().enumerate().map(|(at, part)| {
+    let explanation = run(py, || t.explain())?;
+    let rows = explanation.parts.iter().enumerate().map(|(at, part)| {
         let role = match part.role {
             Role::Given => "given",
             Role::Stored => "stored",
@@ -23,9 +23,9 @@ fn explained(py: Python<'_>, x: &Bound<'_, Tensor>) -> PyResult<(Vec<Row>, u64, 
         };
         let shape = PyTuple::new(py, &part.shape)?.unbind();
         let inputs = part.inputs.clone();
-        Ok((part.operation.clone(), part.dtype.name(), shape, inputs, role, told.group(at)))
+        Ok((part.operation.clone(), part.dtype.name(), shape, inputs, role, explanation.group(at)))
     });
-    Ok((rows.collect::<PyResult<Vec<_>>>()?, told.launches, told.device))
+    Ok((rows.collect::<PyResult<Vec<_>>>()?, explanation.launches, explanation.device))
 }
 
 pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {

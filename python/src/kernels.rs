@@ -58,7 +58,7 @@ impl RawKernel {
                 list.push(KernelArg::Scalar(v));
             } else {
                 let name = type_name(&arg);
-                return Err(PyTypeError::new_err(format!("a kernel takes no {name}")));
+                return Err(PyTypeError::new_err(format!("a kernel has no argument '{name}'")));
             }
         }
         // SAFETY: the author of a kernel is responsible for it; the engine checks the sizes of its

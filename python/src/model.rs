@@ -29,7 +29,7 @@ pyo3::create_exception!(
     kjit,
     ModelError,
     PyRuntimeError,
-    "A model cannot be opened or run: the file, the device or the template; the text says which."
+    "A model cannot be opened or run: the file, the device or the template. The message names it."
 );
 
 /// Pieces of text that wait for their reader before the model does.
@@ -137,7 +137,7 @@ fn find(name: &str) -> PyResult<PathBuf> {
             Some(reference) => reference,
             None => {
                 return Err(PyFileNotFoundError::new_err(format!(
-                    "{name}: no such file or folder, and no name of the hub such as hf:ORG/REPO:Q4_K_M"
+                    "{name}: no such file or folder, and not a name of the hub such as hf:ORG/REPO:Q4_K_M"
                 )));
             }
         }
@@ -253,7 +253,7 @@ impl LanguageModel {
             return Err(PyValueError::new_err("the prompt is empty: no token to continue from"));
         }
         if stop.iter().any(String::is_empty) {
-            return Err(PyValueError::new_err("an empty stop text would end every answer"));
+            return Err(PyValueError::new_err("an empty stop string would end every answer"));
         }
         let ask = StreamRequest {
             ids,

@@ -1,4 +1,4 @@
-//! An answer that comes piece by piece.
+//! An answer as an iterator over its parts.
 
 use crate::model::{ModelError, fault};
 use crate::wait::LOOK;
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A prompt and how it is answered.
+/// A prompt with its options.
 pub(crate) struct StreamRequest {
     pub ids: Vec<u32>,
     pub max_tokens: Option<usize>,
@@ -20,24 +20,24 @@ pub(crate) struct StreamRequest {
     pub sampling: SampleOptions,
 }
 
-/// A piece of an answer.
+/// A part of an answer, or its end.
 pub(crate) enum StreamEvent {
     Text(String),
     End(Box<Result<Answer, SessionError>>),
 }
 
 /// Checks sampling options: temperature, top_k, top_p, min_p, repeat, presence and frequency
-/// penalty. Without a seed the time is one.
+/// penalty. The default seed is the time.
 pub(crate) fn sampling(given: [f64; 7], seed: Option<u64>) -> PyResult<SampleOptions> {
     let [temperature, top_k, top_p, min_p, repeat, presence, frequency] = given;
     let rules = [
-        ("temperature", temperature, temperature >= 0.0, "is not below 0"),
-        ("top_k", top_k, top_k >= 0.0 && top_k.fract() == 0.0, "is a whole number, 0 for all"),
-        ("top_p", top_p, (0.0..=1.0).contains(&top_p), "is from 0 to 1"),
-        ("min_p", min_p, (0.0..=1.0).contains(&min_p), "is from 0 to 1"),
-        ("repeat_penalty", repeat, repeat > 0.0, "is above 0"),
-        ("presence_penalty", presence, true, "is a number"),
-        ("frequency_penalty", frequency, true, "is a number"),
+        ("temperature", temperature, temperature >= 0.0, "must be at least 0"),
+        ("top_k", top_k, top_k >= 0.0 && top_k.fract() == 0.0, "must be a whole number (0: all)"),
+        ("top_p", top_p, (0.0..=1.0).contains(&top_p), "must be from 0 to 1"),
+        ("min_p", min_p, (0.0..=1.0).contains(&min_p), "must be from 0 to 1"),
+        ("repeat_penalty", repeat, repeat > 0.0, "must be above 0"),
+        ("presence_penalty", presence, true, "must be a number"),
+        ("frequency_penalty", frequency, true, "must be a number"),
     ];
     for (name, value, fits, rule) in rules {
         if !(value.is_finite() && fits) {
@@ -61,7 +61,7 @@ pub(crate) fn sampling(given: [f64; 7], seed: Option<u64>) -> PyResult<SampleOpt
     })
 }
 
-/// An answer of a model: an iterator over pieces of its text. `close()`, or dropping it, ends the
+/// An iterator over the parts of a model's answer, as strings. `close()`, or dropping it, ends the
 /// computation.
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct TextStream {
@@ -129,7 +129,7 @@ impl TextStream {
         }
     }
 
-    /// Ends the answer. Its text so far stays valid; iterating further gives nothing.
+    /// Ends the answer. Iteration then ends.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.end());
     }

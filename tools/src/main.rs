@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         .iter()
         .position(|known| *known == code);
     let _ = std::io::stdout().flush();
-    kjit_engine::end_if_left(match number {
+    kjit_engine::exit_if_abandoned(match number {
         Some(0) => 0,
         Some(_) => report::INTERRUPTED,
         None => 1,

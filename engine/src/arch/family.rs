@@ -23,8 +23,8 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
     if !(3..=4).contains(&digits.len()) || !digits.bytes().all(hex) {
         return None;
     }
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(arch) = made.iter().find(|a| a.id == id && a.variant.is_empty()) {
+    let mut rows = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(arch) = rows.iter().find(|a| a.id == id && a.variant.is_empty()) {
         return Some(arch);
     }
     let of = |start: &str| {
@@ -43,7 +43,7 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
     let minor = id.get(..id.len() - 1)?;
     let arch = match of(minor) {
         Some(row) => Arch {
-            stands_in: Some(row.id),
+            fallback_row: Some(row.id),
             id: leaked(id),
             cards: "not in kjit's table",
             card: None,
@@ -53,7 +53,7 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
             let row = of(id.get(..id.len() - 2)?)?;
             let (matrix, dot) = (MatrixUnit::None, Dot::None);
             Arch {
-                stands_in: Some(row.id),
+                fallback_row: Some(row.id),
                 id: leaked(id),
                 cards: "not in kjit's table",
                 card: None,
@@ -64,7 +64,7 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
         }
     };
     let arch: &'static Arch = Box::leak(Box::new(arch));
-    made.push(arch);
+    rows.push(arch);
     Some(arch)
 }
 
@@ -74,8 +74,8 @@ pub(super) fn f32_alone(arch: &'static Arch) -> &'static Arch {
     if arch.variant == F32 {
         return arch;
     }
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(arch) = made.iter().find(|a| a.id == arch.id && a.variant == F32) {
+    let mut rows = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(arch) = rows.iter().find(|a| a.id == arch.id && a.variant == F32) {
         return arch;
     }
     let left = arch.abilities.iter().copied().filter(|a| !["packed-f16", COPIES].contains(a));
@@ -86,7 +86,7 @@ pub(super) fn f32_alone(arch: &'static Arch) -> &'static Arch {
         abilities: kept(left.chain(["f32-alone"]).collect()),
         ..*arch
     }));
-    made.push(row);
+    rows.push(row);
     row
 }
 
@@ -95,7 +95,7 @@ pub(super) fn without(arch: &'static Arch, matrix: bool, dot: bool) -> &'static 
     if arch.variant == F32 {
         return arch;
     }
-    let ChipFeatures { matrix: has_matrix, dot: has_dot, sound } = had(arch);
+    let ChipFeatures { matrix: has_matrix, dot: has_dot, sound } = features_of(arch);
     let matrix = (matrix || arch.variant.contains("no-matrix")) && has_matrix;
     let dot = (dot || arch.variant.contains("no-dot")) && has_dot;
     variant(arch, matrix, dot, sound)
@@ -111,22 +111,22 @@ pub(super) fn with_sound_copies(arch: &'static Arch) -> &'static Arch {
 
 /// The variant of a chip whose compiler may copy accumulation registers incorrectly.
 pub(super) fn without_sound_copies(arch: &'static Arch) -> &'static Arch {
-    let plain = ARCHS.iter().find(|a| had(arch).sound && a.id == arch.id);
+    let plain = ARCHS.iter().find(|a| features_of(arch).sound && a.id == arch.id);
     let (matrix, dot) = (arch.variant.contains("no-matrix"), arch.variant.contains("no-dot"));
     plain.map_or(arch, |plain| variant(plain, matrix, dot, false))
 }
 
 fn variant(arch: &'static Arch, matrix: bool, dot: bool, sound: bool) -> &'static Arch {
     let words = [(matrix, ":no-matrix"), (dot, ":no-dot"), (sound, ":sound-copies")];
-    let text: String = words.iter().filter(|(said, _)| *said).map(|(_, word)| *word).collect();
+    let text: String = words.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
     if text == arch.variant {
         return arch;
     }
     if let Some(own) = ARCHS.iter().find(|a| text.is_empty() && a.id == arch.id) {
         return own;
     }
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(arch) = made.iter().find(|a| a.id == arch.id && a.variant == text) {
+    let mut rows = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(arch) = rows.iter().find(|a| a.id == arch.id && a.variant == text) {
         return arch;
     }
     let mut row = Arch { variant: leaked(&text), ..*arch };
@@ -140,7 +140,7 @@ fn variant(arch: &'static Arch, matrix: bool, dot: bool, sound: bool) -> &'stati
         row.abilities = kept(arch.abilities.iter().copied().filter(|a| *a != COPIES).collect());
     }
     let row: &'static Arch = Box::leak(Box::new(row));
-    made.push(row);
+    rows.push(row);
     row
 }
 
@@ -151,12 +151,12 @@ struct ChipFeatures {
     sound: bool,
 }
 
-fn had(arch: &Arch) -> ChipFeatures {
-    let said = |what: &str| arch.variant.contains(what);
+fn features_of(arch: &Arch) -> ChipFeatures {
+    let has_option = |what: &str| arch.variant.contains(what);
     ChipFeatures {
-        matrix: arch.matrix != MatrixUnit::None || said("no-matrix"),
-        dot: arch.dot != Dot::None || said("no-dot"),
-        sound: said("sound-copies"),
+        matrix: arch.matrix != MatrixUnit::None || has_option("no-matrix"),
+        dot: arch.dot != Dot::None || has_option("no-dot"),
+        sound: has_option("sound-copies"),
     }
 }
 

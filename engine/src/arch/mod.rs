@@ -35,7 +35,7 @@ impl Target {
     /// [`Error::Target`] for an unknown id, a flag that the architecture does not have, a flag
     /// without `+` or `-`, a repeated flag, or a wave width that the architecture cannot run. An
     /// unknown AMD id of a family in [`ARCHS`] is accepted with the facts of that family, see
-    /// [`Target::stands_in`].
+    /// [`Target::fallback_row`].
     pub fn parse(text: &str) -> Result<Target, Error> {
         let fail = |why: String| Error::Target { asked: text.to_owned(), why };
         let mut parts = text.split(':');
@@ -183,8 +183,8 @@ impl Target {
     /// The row whose facts this target uses because the table has no row for it (a newer chip).
     /// Listings show it.
     #[must_use]
-    pub fn stands_in(&self) -> Option<&'static str> {
-        self.arch.stands_in
+    pub fn fallback_row(&self) -> Option<&'static str> {
+        self.arch.fallback_row
     }
 
     /// The vendor.

@@ -149,7 +149,7 @@ pub struct Arch {
     /// one.
     pub specific: Option<&'static str>,
     /// The row whose facts are used, if the id is not in the table.
-    pub stands_in: Option<&'static str>,
+    pub fallback_row: Option<&'static str>,
     /// The difference from the chip's own row, as printed in targets: `:no-matrix`, `:no-dot`
     /// ([`Target::without`](super::Target::without)), `:f32`
     /// ([`Target::f32_alone`](super::Target::f32_alone)), `:sound-copies`
@@ -257,7 +257,7 @@ const fn sm(
         vendor: Vendor::Nvidia,
         id,
         specific,
-        stands_in: None,
+        fallback_row: None,
         variant: "",
         cards,
         card: None,
@@ -301,7 +301,7 @@ const fn gcn(
         vendor: Vendor::Amd,
         id,
         specific: None,
-        stands_in: None,
+        fallback_row: None,
         variant: "",
         cards,
         card: None,
@@ -348,7 +348,7 @@ const fn rdna(
         vendor: Vendor::Amd,
         id,
         specific: None,
-        stands_in: None,
+        fallback_row: None,
         variant: "",
         cards,
         card: None,

@@ -128,7 +128,7 @@ fn unknown_chip_gets_family_defaults_and_a_note() {
         let t = Target::parse(id).unwrap();
         assert_eq!((t.id(), t.to_string().as_str()), (id, id));
         assert_eq!(Target::parse(id).unwrap(), t);
-        (t.stands_in().unwrap(), t.arch().matrix, t.arch().dot, t.arch().max_registers)
+        (t.fallback_row().unwrap(), t.arch().matrix, t.arch().dot, t.arch().max_registers)
     };
     // Steam Deck, the next RDNA 3.5, a CDNA 3 before MI300: they use rows of the same minor
     // version.
@@ -142,7 +142,7 @@ fn unknown_chip_gets_family_defaults_and_a_note() {
     // A minor version without a row: no matrix unit and no byte dot product.
     assert_eq!(facts("gfx1170").1, MatrixUnit::None);
     assert_eq!(facts("gfx1170").2, Dot::None);
-    assert_eq!(Target::parse("gfx1100").unwrap().stands_in(), None);
+    assert_eq!(Target::parse("gfx1100").unwrap().fallback_row(), None);
     for wrong in ["gfx1300", "gfx1", "gfx", "gfx11zz", "gfx9-generic", "gfx600", "gfxfffff"] {
         assert!(Target::parse(wrong).is_err(), "{wrong}");
     }

@@ -2,7 +2,7 @@
 //! standard output.
 
 use super::compiled::Compiled;
-use super::descendants::{adopt_orphans, end_below};
+use super::descendants::{adopt_orphans, kill_descendants};
 use super::interface::Backend;
 use super::open;
 use super::protocol::{ChildRequest, ChildResponse};
@@ -58,7 +58,7 @@ fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Optio
         return Some(code);
     }
     if first == LOOK {
-        leave_with_parent();
+        exit_with_parent();
         return Some(look(rest.next()?.to_str()?));
     }
     if first == REPEAT {
@@ -85,7 +85,7 @@ fn work(memory_limit: u64) -> i32 {
     let Some((mut questions, mut answers)) = take_pipes() else { return 1 };
     limit_memory(memory_limit);
     adopt_orphans();
-    leave_with_parent();
+    exit_with_parent();
     let mut opened = OpenCompilers::default();
     loop {
         let answer = match ChildRequest::read(&mut questions) {
@@ -131,7 +131,7 @@ fn limit_memory(bytes: u64) {
 }
 
 /// Ends this process when the parent has ended, even during a compile.
-fn leave_with_parent() {
+fn exit_with_parent() {
     // SAFETY: takes no arguments and accesses no memory.
     let parent = unsafe { libc::getppid() };
     // Without this thread, a hanging compiler would keep running after its parent was killed. That
@@ -143,7 +143,7 @@ fn leave_with_parent() {
                 // SAFETY: takes no arguments and accesses no memory.
                 if unsafe { libc::getppid() } != parent {
                     if let Ok(this) = i32::try_from(std::process::id()) {
-                        end_below(this);
+                        kill_descendants(this);
                     }
                     remove_scratch();
                     // SAFETY: _exit runs no exit handlers, which could crash while a compiler is

@@ -51,7 +51,7 @@ impl Compiler for Kind {
         let mut places = CandidateList::new(NAMES);
         places.explicit("--compiler-path", explicit.map(Path::to_owned));
         places.variable("KJIT_CLANG");
-        places.under_variable("ROCM_PATH", &["llvm/bin", "lib/llvm/bin"]);
+        places.below_variable("ROCM_PATH", &["llvm/bin", "lib/llvm/bin"]);
         for folder in folders_of("PATH") {
             places.folder("PATH", &folder);
         }
@@ -242,12 +242,12 @@ fn first_error(log: &str) -> String {
 
 impl Backend for ClangCompiler {
     fn probe(&self) -> Result<Probe, String> {
-        let said = self.output(self.command().arg("--version"))?;
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let version = said.split_once("clang version ").map(|(_, v)| v).unwrap_or_default();
+        let output = self.output(self.command().arg("--version"))?;
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        let version = output.split_once("clang version ").map(|(_, v)| v).unwrap_or_default();
         let mut numbers = version.split(['.', ' ', '-']).map(|n| n.parse::<u32>().ok());
         let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
-            return Err(format!("not a clang: {}", said.lines().next().unwrap_or("no output")));
+            return Err(format!("not a clang: {}", output.lines().next().unwrap_or("no output")));
         };
         if major < OLDEST {
             return Err(format!("clang {major}.{minor} is older than {OLDEST}"));

@@ -16,7 +16,7 @@ pub(crate) fn adopt_orphans() {
 
 /// Kills all descendants of a process until none is running. The process must not start new ones
 /// meanwhile.
-pub(crate) fn end_below(root: i32) {
+pub(crate) fn kill_descendants(root: i32) {
     for _ in 0..MOST_ROUNDS {
         let running = running_below(root);
         if running.is_empty() {

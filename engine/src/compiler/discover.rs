@@ -68,7 +68,7 @@ impl CandidateList {
     }
 
     /// Adds folders below the one that a variable names.
-    pub fn under_variable(&mut self, name: &str, folders: &[&str]) {
+    pub fn below_variable(&mut self, name: &str, folders: &[&str]) {
         if let Some(root) = std::env::var_os(name).filter(|v| !v.is_empty()) {
             for folder in folders {
                 self.folder(name, &Path::new(&root).join(folder));

@@ -32,7 +32,7 @@ impl Compiler for Kind {
         places.explicit("--compiler-path", explicit.map(Path::to_owned));
         places.variable(SEARCH.variable);
         for variable in ["ROCM_PATH", "HIP_PATH"] {
-            places.under_variable(variable, &["lib", "lib64"]);
+            places.below_variable(variable, &["lib", "lib64"]);
         }
         places.loader_path();
         for folder in hip_sys::usual_folders() {
@@ -132,13 +132,13 @@ impl HiprtcLibrary {
         let int =
             |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
-        let mut made = ProgramGuard { hiprtc: &self.hiprtc, program: null_mut() };
+        let mut guard = ProgramGuard { hiprtc: &self.hiprtc, program: null_mut() };
         // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
         // copies them. The CStrings of the pointers live to the end of this function, since
         // shadowing does not drop them.
         unsafe {
             self.hiprtc.hiprtcCreateProgram(
-                &mut made.program,
+                &mut guard.program,
                 source.as_ptr(),
                 file.as_ptr(),
                 int(texts.len())?,
@@ -150,18 +150,18 @@ impl HiprtcLibrary {
         // SAFETY: the program was just created; the array has that many terminated strings.
         let compiled = unsafe {
             self.hiprtc.hiprtcCompileProgram(
-                made.program,
+                guard.program,
                 int(options.len())?,
                 options.as_mut_ptr(),
             )
         };
         let mut len = 0;
         // SAFETY: the program is alive; writes one size.
-        unsafe { self.hiprtc.hiprtcGetProgramLogSize(made.program, &mut len) }.map_err(told)?;
+        unsafe { self.hiprtc.hiprtcGetProgramLogSize(guard.program, &mut len) }.map_err(told)?;
         let mut log = vec![0u8; len];
         if len > 0 {
             // SAFETY: writes the number of bytes that it just returned.
-            unsafe { self.hiprtc.hiprtcGetProgramLog(made.program, log.as_mut_ptr().cast()) }
+            unsafe { self.hiprtc.hiprtcGetProgramLog(guard.program, log.as_mut_ptr().cast()) }
                 .map_err(told)?;
         }
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
@@ -174,10 +174,10 @@ impl HiprtcLibrary {
         }
         let mut len = 0;
         // SAFETY: the program is alive; writes one size.
-        unsafe { self.hiprtc.hiprtcGetCodeSize(made.program, &mut len) }.map_err(told)?;
+        unsafe { self.hiprtc.hiprtcGetCodeSize(guard.program, &mut len) }.map_err(told)?;
         let mut code = vec![0u8; len];
         // SAFETY: writes the number of bytes that it just returned.
-        unsafe { self.hiprtc.hiprtcGetCode(made.program, code.as_mut_ptr().cast()) }
+        unsafe { self.hiprtc.hiprtcGetCode(guard.program, code.as_mut_ptr().cast()) }
             .map_err(told)?;
         Ok(Compiled::Code { code, log })
     }

@@ -33,7 +33,7 @@ impl Compiler for Nvrtc {
         places.variable("KJIT_NVRTC_LIBRARY");
         for variable in ["CUDA_PATH", "CUDA_HOME"] {
             places
-                .under_variable(variable, &["lib64", "targets/x86_64-linux/lib", "lib", "lib/x64"]);
+                .below_variable(variable, &["lib64", "targets/x86_64-linux/lib", "lib", "lib/x64"]);
         }
         places.loader_path();
         places.folder("usual folder", Path::new("/usr/local/cuda/lib64"));
@@ -210,12 +210,12 @@ impl NvrtcLibrary {
         let int =
             |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
-        let mut made = ProgramGuard { functions: f, program: null_mut() };
+        let mut guard = ProgramGuard { functions: f, program: null_mut() };
         // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
         // copies them.
         let code = unsafe {
             (f.nvrtcCreateProgram)(
-                &mut made.program,
+                &mut guard.program,
                 source.as_ptr(),
                 file.as_ptr(),
                 int(texts.len())?,
@@ -226,17 +226,17 @@ impl NvrtcLibrary {
         self.check("nvrtcCreateProgram", code)?;
         // SAFETY: the program was just created; the array has that many terminated strings.
         let code = unsafe {
-            (f.nvrtcCompileProgram)(made.program, int(options.len())?, option_list.as_ptr())
+            (f.nvrtcCompileProgram)(guard.program, int(options.len())?, option_list.as_ptr())
         };
         // SAFETY: size and bytes belong to one program, which does not change in between.
-        let log = self.bytes("log", &made, f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog)?;
+        let log = self.bytes("log", &guard, f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog)?;
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
         if code == COMPILATION {
             return Ok(Compiled::Refused { log });
         }
         // Errors such as wrong options write no compile log.
         self.check("nvrtcCompileProgram", code).map_err(|why| format!("{why} {log}"))?;
-        let code = self.bytes("cubin", &made, f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)?;
+        let code = self.bytes("cubin", &guard, f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)?;
         if code.is_empty() {
             return Err("nvrtc generated no machine code (is the architecture virtual?)".to_owned());
         }
@@ -246,16 +246,16 @@ impl NvrtcLibrary {
     fn bytes(
         &self,
         what: &str,
-        made: &ProgramGuard<'_>,
+        guard: &ProgramGuard<'_>,
         size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
         get: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
     ) -> Result<Vec<u8>, String> {
         let mut len = 0;
         // SAFETY: the program is alive; writes one size.
-        self.check(what, unsafe { size(made.program, &mut len) })?;
+        self.check(what, unsafe { size(guard.program, &mut len) })?;
         let mut bytes = vec![0u8; len];
         // SAFETY: the program is alive; writes the number of bytes that it just returned.
-        self.check(what, unsafe { get(made.program, bytes.as_mut_ptr().cast()) })?;
+        self.check(what, unsafe { get(guard.program, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)
     }
 }

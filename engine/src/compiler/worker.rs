@@ -2,7 +2,7 @@
 //! and killed if they hang.
 
 use super::child::{self, OpenCompilers, WORK};
-use super::descendants::end_below;
+use super::descendants::kill_descendants;
 use super::protocol::{ChildRequest, ChildResponse};
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -85,7 +85,7 @@ impl Drop for Worker {
             // SAFETY: `kill` gets numbers only. The child leads the group and was not reaped, so
             // its id was not reused.
             unsafe { libc::kill(group, libc::SIGSTOP) };
-            end_below(group);
+            kill_descendants(group);
             // SAFETY: `kill` gets numbers only. The child was not reaped, so its id was not reused.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
@@ -118,11 +118,11 @@ impl Workers {
             lock(&self.here).push(opened);
             return Ok((answer, String::new()));
         }
-        let told = |what: String, log: &str| {
+        let failure = |what: String, log: &str| {
             Err(Error::Worker {
                 kernel: kernel.to_owned(),
                 compiler: compiler.to_owned(),
-                what: format!("{what}{}", last_words(log)),
+                what: format!("{what}{}", end_of_log(log)),
                 log: keep_log(kernel, log),
             })
         };
@@ -130,7 +130,7 @@ impl Workers {
             Ok(answered) => Ok(answered),
             Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
             // A second process would hang as well.
-            Err(Failed { failure: Failure::Slow, log }) => told(
+            Err(Failed { failure: Failure::Slow, log }) => failure(
                 format!("was stopped after {} s (time limit)", self.limits.timeout.as_secs_f64()),
                 &log,
             ),
@@ -138,10 +138,10 @@ impl Workers {
                 Ok(answered) => Ok(answered),
                 Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
                 Err(Failed { failure: Failure::Slow, log }) => {
-                    told("died, and the second attempt hung".to_owned(), &log)
+                    failure("died, and the second attempt hung".to_owned(), &log)
                 }
                 Err(Failed { failure: Failure::Died(how), log }) => {
-                    told(format!("{how}, twice"), &log)
+                    failure(format!("{how}, twice"), &log)
                 }
             },
         }
@@ -264,22 +264,22 @@ impl Worker {
     ) -> std::result::Result<ChildResponse, Failure> {
         let sent = self.questions.write_all(&ask.encode()).and_then(|()| self.questions.flush());
         if sent.is_err() {
-            return Err(Failure::Died(self.how_it_ended()));
+            return Err(Failure::Died(self.exit_reason()));
         }
         match self.answers.recv_timeout(timeout) {
             Ok(Ok(Some(answer))) => Ok(answer),
             Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => {
-                Err(Failure::Died(self.how_it_ended()))
+                Err(Failure::Died(self.exit_reason()))
             }
             Ok(Err(why)) => Err(Failure::Died(format!(
                 "sent an invalid answer ({why}); {}",
-                self.how_it_ended()
+                self.exit_reason()
             ))),
             Err(RecvTimeoutError::Timeout) => Err(Failure::Slow),
         }
     }
 
-    fn how_it_ended(&mut self) -> String {
+    fn exit_reason(&mut self) -> String {
         // The pipe is closed, so the process has exited or will exit soon. If it does not, it is
         // killed.
         for _ in 0..200 {
@@ -326,7 +326,7 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-fn last_words(log: &str) -> String {
+fn end_of_log(log: &str) -> String {
     log.lines()
         .rev()
         .find(|l| !l.trim().is_empty())

@@ -110,8 +110,8 @@ impl Device {
         })?;
         let mut version: c_int = 0;
         // SAFETY: writes one int.
-        let asked = unsafe { nccl.ncclGetVersion(&mut version) };
-        self.ok(asked.map_err(fault))?;
+        let result = unsafe { nccl.ncclGetVersion(&mut version) };
+        self.ok(result.map_err(fault))?;
         let version = u32::try_from(version).unwrap_or(0);
         if !(OLDEST..=NEWEST).contains(&version) {
             let place = nccl.opened().place.display();
@@ -221,7 +221,7 @@ impl Collective {
             Err(error) => Some(error.to_string()),
             Ok(()) if code == 0 || code == ncclInProgress => None,
             Ok(()) => {
-                let (name, says) = nccl_sys::said(code);
+                let (name, says) = nccl_sys::name_and_meaning(code);
                 Some(format!("{name}: {says}"))
             }
         }

@@ -232,7 +232,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Driver`].
-    pub fn crossing(&self, other: &Stream) -> Result<CopyEvents> {
+    pub fn copy_events(&self, other: &Stream) -> Result<CopyEvents> {
         Ok(CopyEvents { made: other.device().event()?, copied: self.device().event()? })
     }
 

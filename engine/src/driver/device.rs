@@ -37,7 +37,7 @@ pub(super) static LEFT: AtomicBool = AtomicBool::new(false);
 /// NCCL
 /// 2.28 a rank that had reported its error ended with a segmentation fault (the cause is inferred).
 /// The caller must have written all output.
-pub fn end_if_left(code: u8) {
+pub fn exit_if_abandoned(code: u8) {
     if LEFT.load(Ordering::Relaxed) {
         // SAFETY: _exit takes a number and runs no further code of this process.
         unsafe { libc::_exit(i32::from(code)) }

@@ -74,7 +74,7 @@ impl Inventory {
 
     /// The devices before the one that `auto` selects, and the reason for not using them.
     #[must_use]
-    pub fn passed_over(&self) -> Option<String> {
+    pub fn skipped_devices(&self) -> Option<String> {
         let preferred = self.preferred()?.label();
         let before: Vec<String> = self
             .devices
@@ -100,7 +100,7 @@ impl Inventory {
             |name: &str| self.visibility.iter().find(|(n, _)| n == name).map(|(_, value)| value);
         let mut warnings = Vec::new();
         for device in &self.devices {
-            if let Some(row) = device.target.as_ref().and_then(Target::stands_in) {
+            if let Some(row) = device.target.as_ref().and_then(Target::fallback_row) {
                 let (label, id) = (device.label(), device.target.as_ref().map_or("", Target::id));
                 warnings.push(format!(
                     "{label}: {id} is not in kjit's table; its kernels are compiled for {id} with the common properties of {row}'s family, and are not tuned"

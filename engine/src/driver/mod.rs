@@ -34,7 +34,7 @@ pub use checked::CheckedKernel;
 pub use collective::{COLLECTIVE_ID, Collective, CollectiveLibrary};
 pub use copy::CopyEvents;
 pub use counters::Counts;
-pub use device::{Device, end_if_left};
+pub use device::{Device, exit_if_abandoned};
 pub use event::Event;
 pub use graph::Graph;
 #[cfg(test)]
@@ -106,7 +106,7 @@ pub(crate) fn refuse(word: &'static str, why: String) {
 }
 
 /// The drivers that must first be queried in a separate process.
-pub(crate) fn asked_apart() -> Vec<&'static str> {
+pub(crate) fn probed_in_child() -> Vec<&'static str> {
     DRIVERS.iter().filter(|row| (row.apart)()).map(|row| row.word).collect()
 }
 

@@ -62,7 +62,7 @@ impl Device {
     fn make_pinned<T: Pod>(&self, len: usize, write_combined: bool) -> Result<PinnedBuffer<T>> {
         let bytes = bytes_of::<T>(len)?.max(1);
         let (at, address) =
-            self.pinned_answer(self.raw().alloc_host(bytes, write_combined), bytes)?;
+            self.page_locked_result(self.raw().alloc_host(bytes, write_combined), bytes)?;
         // SAFETY: `bytes` bytes were just allocated there, and the address was not passed on.
         unsafe { at.write_bytes(0, bytes as usize) };
         let memory =
@@ -73,8 +73,8 @@ impl Device {
 
 impl Device {
     /// Converts the driver's result of a page-locked allocation.
-    pub(super) fn pinned_answer<T>(&self, answer: Try<T>, asked: u64) -> Result<T> {
-        let made = answer.map_err(|fault| match fault.kind {
+    pub(super) fn page_locked_result<T>(&self, answer: Try<T>, asked: u64) -> Result<T> {
+        let result = answer.map_err(|fault| match fault.kind {
             FaultKind::Lost => fault.on(self.label()),
             // This is system memory, so the free memory of the device is irrelevant.
             _ => Error::Pinned {
@@ -85,7 +85,7 @@ impl Device {
             },
         })?;
         add(&self.inner.counters.pinned, 1);
-        Ok(made)
+        Ok(result)
     }
 }
 
@@ -173,7 +173,10 @@ impl<T: Pod> PinnedBuffer<T> {
     /// [`Error::Buffer`] if the index is outside the buffer.
     pub fn poke(&self, index: usize, value: T) -> Result<()> {
         if index >= self.len {
-            return Err(Error::Buffer(format!("value {index} of {}", self.len)));
+            return Err(Error::Buffer(format!(
+                "index {index} is outside the buffer of {} values",
+                self.len
+            )));
         }
         // The lock excludes references of `read` and `write`.
         let _pending = self.memory.pending();

@@ -52,9 +52,9 @@ impl Pool {
     /// [`Error::OutOfMemory`], after the pool's free blocks were freed to the driver without
     /// success.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
-        let asked = bytes_of::<T>(len)?;
-        let size = class(asked)
-            .ok_or_else(|| Error::Buffer(format!("{asked} bytes exceed the address space")))?;
+        let requested = bytes_of::<T>(len)?;
+        let size = class(requested)
+            .ok_or_else(|| Error::Buffer(format!("{requested} bytes exceed the address space")))?;
         let (address, size) = self.block(size)?;
         let home = OwnerPool { pool: Arc::clone(&self.inner), foreign: Mutex::default() };
         Ok(DeviceBuffer::over(Memory::pooled(&self.inner.device, address, size, home), 0, len))

@@ -30,7 +30,7 @@ impl Device {
             )));
         }
         let bytes = bytes_of::<T>(len)?.max(1);
-        let at = first.pinned_answer(first.raw().alloc_host_shared(bytes), bytes)?;
+        let at = first.page_locked_result(first.raw().alloc_host_shared(bytes), bytes)?;
         let pages = Arc::new(SharedPages { devices: devices.to_vec(), at: at as usize });
         // SAFETY: that many bytes were just allocated there, and the address was not passed on.
         unsafe { at.write_bytes(0, bytes as usize) };

@@ -242,7 +242,7 @@ impl Matrix {
         random: &mut Random,
     ) -> Result<Matrix, SpecError> {
         let shared = random.shared.clone();
-        let made = match &shared {
+        let repeated = match &shared {
             Some(shared) => shared.rows(format, cols, random)?,
             None => Arc::new(Rows::random(
                 format,
@@ -253,13 +253,13 @@ impl Matrix {
         };
         let (row_bytes, record) =
             (format.row_bytes(cols).unwrap_or(0), Layout::new(format, cols)?.row_bytes);
-        let distinct = made.values.len().checked_div(cols).unwrap_or(0);
+        let distinct = repeated.values.len().checked_div(cols).unwrap_or(0);
         let first = if shared.is_some() { random.turn(distinct) } else { 0 };
         Ok(Matrix {
-            raw: Content::turned(Arc::clone(&made.raw), first * row_bytes, rows * row_bytes),
-            records: Content::turned(Arc::clone(&made.records), first * record, rows * record),
+            raw: Content::turned(Arc::clone(&repeated.raw), first * row_bytes, rows * row_bytes),
+            records: Content::turned(Arc::clone(&repeated.records), first * record, rows * record),
             distinct: distinct.min(rows),
-            rows: made,
+            rows: repeated,
             first,
         })
     }

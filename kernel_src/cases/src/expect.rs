@@ -52,8 +52,8 @@ pub struct Tolerance {
     pub reason: &'static str,
 }
 
-/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest value is about 2.2e-5 of
-/// its root mean square.
+/// Integer dot products with 16-bit activations: the rounding, 2⁻¹⁶ of a group's largest value, is
+/// about 2.2e-5 of its root mean square.
 pub const QUANTISED: Tolerance = Tolerance {
     norm: 1e-4,
     each: 1e-3,
@@ -64,7 +64,8 @@ pub const QUANTISED: Tolerance = Tolerance {
 pub const SINGLE: Tolerance =
     Tolerance { norm: 2e-6, each: 4e-5, reason: "sums in single precision" };
 
-/// Results rounded to f16 (2⁻¹¹ of each; one in a million is sixteen times the root mean square).
+/// Results rounded to f16: 2⁻¹¹ of each result. One of a million results is sixteen times the root
+/// mean square.
 pub const HALF: Tolerance =
     Tolerance { norm: 6e-4, each: 1e-2, reason: "results rounded to half precision" };
 
@@ -163,7 +164,7 @@ impl Storage {
     }
 }
 
-/// The fewest elements for one thread.
+/// Minimum number of elements per thread.
 const PIECE: usize = 1 << 16;
 
 /// Results of `part` for ranges of 0 … n, in order, with at most eight threads. A prompt has
@@ -176,10 +177,10 @@ fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Syn
     }
     let (each, part) = (n.div_ceil(threads), &part);
     std::thread::scope(|scope| {
-        let begun: Vec<_> = (0..threads)
+        let running: Vec<_> = (0..threads)
             .map(|t| scope.spawn(move || part(t * each..((t + 1) * each).min(n))))
             .collect();
-        begun
+        running
             .into_iter()
             .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()

@@ -39,9 +39,9 @@ fn once<K: Eq + Hash, V, E>(
     if let Some(there) = place.as_ref() {
         return Ok(Arc::clone(there));
     }
-    let made = Arc::new(make()?);
-    *place = Some(Arc::clone(&made));
-    Ok(made)
+    let value = Arc::new(make()?);
+    *place = Some(Arc::clone(&value));
+    Ok(value)
 }
 
 impl SharedData {
@@ -61,10 +61,10 @@ impl SharedData {
     /// The tiles of `rows` rows with a width.
     pub(crate) fn tiles(&self, rows: usize, cols: usize, random: &Random) -> Arc<Tiles> {
         let seed = 1 << 63 | (rows as u64) << 32 | cols as u64;
-        let made = once(&self.tiles, (rows, cols), || {
+        let value = once(&self.tiles, (rows, cols), || {
             Ok::<_, Infallible>(Tiles::random(rows, cols, &mut random.again(seed)))
         });
-        let Ok(tiles) = made;
+        let Ok(tiles) = value;
         tiles
     }
 }

@@ -130,7 +130,7 @@ impl AttendSpec {
     }
 
     /// The default of `gpu/attend_mma.h`, fitted to the target's shared memory.
-    fn by_rings(&self, target: &Target) -> Option<AttendTuning> {
+    fn ring_default(&self, target: &Target) -> Option<AttendTuning> {
         let table = if self.form.kv.storage == KvStorage::Q8_0 { RINGS_BYTES } else { RINGS };
         let &(_, waves, stages, least, blocks_per_unit) =
             table.iter().find(|r| self.form.kv.head_dim <= r.0).or(table.last())?;
@@ -249,7 +249,7 @@ impl Family for AttendSpec {
         if self.wide() {
             return Ok(AttendTuning::Wide { wave: target.default_wave(), blocks_per_unit: 1 });
         }
-        Ok(self.by_rings(target).unwrap_or_else(|| self.by_lanes(target.default_wave())))
+        Ok(self.ring_default(target).unwrap_or_else(|| self.by_lanes(target.default_wave())))
     }
 
     fn check(&self, target: &Target, t: &AttendTuning) -> Result<(), SpecError> {

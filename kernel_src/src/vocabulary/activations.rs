@@ -119,7 +119,7 @@ impl Column {
     }
 
     /// f32 index of an element in a plain column.
-    fn quad(&self, unit: usize, i: usize) -> usize {
+    fn plain_index(&self, unit: usize, i: usize) -> usize {
         let quad = i / 4;
         let at = if unit == 8 { quad % 2 * self.cols.div_ceil(8) + quad / 2 } else { quad };
         4 * at + i % 4
@@ -132,7 +132,7 @@ impl Column {
         match self.form {
             Form::Plain { unit } => {
                 for (i, v) in x.iter().enumerate() {
-                    out[4 * self.quad(unit, i)..][..4].copy_from_slice(&v.to_le_bytes());
+                    out[4 * self.plain_index(unit, i)..][..4].copy_from_slice(&v.to_le_bytes());
                 }
             }
             Form::Quantised { .. } => {
@@ -172,7 +172,7 @@ impl Column {
         let byte = |at: usize| f64::from(bytes.get(at).copied().unwrap_or(0) as i8);
         let groups = self.cols / 32;
         let value = |i: usize| match self.form {
-            Form::Plain { unit } => f64::from(word(4 * self.quad(unit, i))),
+            Form::Plain { unit } => f64::from(word(4 * self.plain_index(unit, i))),
             Form::Quantised { .. } => {
                 let at = 16 * self.vector(i / 32, i % 32 / 16) + i % 16;
                 f64::from(word(16 * (4 * groups + i / 32)))

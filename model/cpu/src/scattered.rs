@@ -65,7 +65,7 @@ fn codes<F: FormatType>(block: &[u8], chunk: usize) -> [u8; CHUNK] {
         // The top bit makes signed bytes unsigned; biased codes are not negative.
         let flip = if book.bias() == 0 { 0x8080_8080_8080_8080u64 } else { 0 };
         for (e, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            *codes = (book.eight(block, chunk * CHUNK / 8 + e) ^ flip).to_le_bytes();
+            *codes = (book.packed_group(block, chunk * CHUNK / 8 + e) ^ flip).to_le_bytes();
         }
     } else {
         let u = const { unsigned(F::BLOCK.value) };

@@ -27,7 +27,7 @@ use kjit_engine::{MatrixUnit, Target};
 use kjit_graph::{Graph, Op, State, StateKind};
 use kjit_kernels::SpecError;
 use kjit_kernels::matvec::MatvecSpec;
-use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, SUM};
+use kjit_kernels::persistent::{BARRIER_AFTER, Persistent, Probe, SUM};
 use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::step::{Step, StepContext, packets};
@@ -271,7 +271,7 @@ impl PersistentKernel {
         for i in &self.instructions {
             let begin = all.len();
             let sum = i.sum.map_or(0, |n| (u64::from(n) + 1) * SUM);
-            all.push(u64::from(i.step) | if i.meets { MEETS_BEHIND } else { 0 } | sum);
+            all.push(u64::from(i.step) | if i.meets { BARRIER_AFTER } else { 0 } | sum);
             let place = |at: Option<u64>| Number::Bind(Bind::U64(at.map_or(0, |at| packets + at)));
             let weigh = Number::Bind(i.hands.map_or(Bind::Null, |h| h.1));
             let links = [place(i.takes), place(i.hands.map(|h| h.0)), weigh, place(i.values)];

@@ -194,7 +194,7 @@ impl Gpu {
             args.extend([Arg::from(parts), Arg::from(lane.counters()?)]);
         }
         if recipe.looks_up {
-            args.push(Arg::from(self.wrong_indices()?));
+            args.push(Arg::from(self.error_slots()?));
         }
         for leaf in leaves {
             args.push(Arg::from(self.own_memory(leaf)?));

@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use kjit_engine::{DeviceBuffer, PinnedBuffer};
 use std::sync::{Mutex, PoisonError};
 
-/// Slots, each for the look-ups of one operation in axes of one number and size.
+/// Number of slots. A slot belongs to the gathers of one operation along one axis of one size.
 const SLOTS: usize = 256;
 
-/// The slots of a device. An index that is out of range is never 0, so 0 means none.
+/// The slots of a device. 0 means no error: an index out of range is never 0.
 pub(super) struct IndexErrors {
     host: PinnedBuffer<u8>,
     device: DeviceBuffer<u8>,
-    /// The operation, the axis and its size of each slot in use.
+    /// Operation, axis and size of the axis, for each slot in use.
     slots: Mutex<Vec<(&'static str, usize, usize)>>,
 }
 
@@ -29,12 +29,12 @@ impl Gpu {
     }
 
     /// The memory of all slots.
-    pub(super) fn wrong_indices(&self) -> Result<&DeviceBuffer<u8>> {
+    pub(super) fn error_slots(&self) -> Result<&DeviceBuffer<u8>> {
         self.slots().map(|w| &w.device)
     }
 
-    /// The slot of an operation's look-ups in an axis, and the memory of all slots.
-    pub(super) fn wrong(
+    /// The slot for an operation's gathers along an axis, and the memory of all slots.
+    pub(super) fn error_slot(
         &self,
         op: &'static str,
         axis: usize,
@@ -72,7 +72,7 @@ impl Gpu {
             self.room(rendered.lookups.len())?;
         }
         for (number, axis, size) in &rendered.lookups {
-            let (slot, wrong) = self.wrong("take", *axis, *size)?;
+            let (slot, wrong) = self.error_slot("take", *axis, *size)?;
             if let Some(n) = rendered.numbers.get_mut(*number) {
                 *n = slot;
             }
@@ -81,7 +81,7 @@ impl Gpu {
         Ok(memory)
     }
 
-    /// Reports an index out of range that a finished kernel has found, once.
+    /// Reports, once, an index out of range that a finished kernel has found.
     ///
     /// # Errors
     /// [`Error::Index`].

@@ -330,7 +330,8 @@ impl Gpu {
     ) -> Result<Buffer> {
         let n = numel(shape);
         if s.count >= u32::MAX as usize {
-            let why = format!("{} values; a GPU scatters 4294967294 at most", s.count);
+            let why =
+                format!("{} values are too many: a GPU can scatter at most 4294967294", s.count);
             return Err(Error::value("scatter", why));
         }
         let to = self.memory(n * dtype.size())?;
@@ -339,7 +340,7 @@ impl Gpu {
         let [places, index] = [s.places, s.index].map(|b| self.part(b, DType::I64));
         let (places, index) = (places?, index?);
         let blocks = |n: usize| n.div_ceil(BLOCK as usize);
-        let (slot, wrong) = self.wrong("scatter", s.axis.0, s.axis.1)?;
+        let (slot, wrong) = self.error_slot("scatter", s.axis.0, s.axis.1)?;
         if let Some(order) = s.order {
             self.lane().stream.copy(&base.slice(..n * dtype.size())?, &to)?;
             let order = self.part(order, DType::I64)?;
@@ -388,7 +389,7 @@ impl Gpu {
         size: usize,
     ) -> Result<()> {
         let index = self.part(index, DType::I64)?;
-        let (slot, wrong) = self.wrong(op, axis, size)?;
+        let (slot, wrong) = self.error_slot(op, axis, size)?;
         let numbers = [n as i64, slot, size as i64];
         let blocks = n.div_ceil(BLOCK as usize);
         self.order("check_index", &check_text(), blocks, &numbers, &[wrong, &index])

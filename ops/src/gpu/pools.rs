@@ -164,8 +164,9 @@ impl Gpu {
         let wanted = sizes.iter().map(|n| blocks(*n) * block_size(*n));
         let (bytes, held) = (wanted.fold(0, usize::saturating_add), self.pinned.held());
         if held.saturating_add(bytes) > MOST_PINNED {
-            let why =
-                format!("{bytes} bytes more than the {held} held pass the limit {MOST_PINNED}");
+            let why = format!(
+                "{bytes} more bytes exceed the limit of {MOST_PINNED} ({held} are allocated)"
+            );
             return Err(Error::value("warm_up_pinned", why));
         }
         for size in sizes {

@@ -67,7 +67,7 @@ impl Writer<'_> {
         o: &Operand,
         c: &Contraction,
         own: &[usize],
-        lie: OperandLayout,
+        layout_of: OperandLayout,
     ) {
         let mut batch = self.digits("batch", &c.batch, &o.batch);
         // The offset belongs to each batch.
@@ -75,9 +75,9 @@ impl Writer<'_> {
         batch = batch.replace("return ", &format!("return {offset} + "));
         let own = self.digits("own", own, &o.own);
         let depth = self.digits("depth", &c.depth, &o.depth);
-        let lie = lie as u32;
+        let layout_of = layout_of as u32;
         self.line(&format!(
-            "struct {name} {{\n    static constexpr u32 LIE = {lie};\n{batch}{own}{depth}}};"
+            "struct {name} {{\n    static constexpr u32 LIE = {layout_of};\n{batch}{own}{depth}}};"
         ));
     }
 }
@@ -119,8 +119,8 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
         w.value(summed(c.dtype), sizes, ["1", "p.n[0]", "p.n[1]"]);
     }
     let (Tiles { rows, cols, stages, waves: (down, across), apart, .. }, dtype) = (t, c.dtype);
-    w.operand("Left", &c.left, c, &c.rows, lie(&c.left, &c.rows, &c.depth, dtype, t));
-    w.operand("Right", &c.right, c, &c.cols, lie(&c.right, &c.cols, &c.depth, dtype, t));
+    w.operand("Left", &c.left, c, &c.rows, layout_of(&c.left, &c.rows, &c.depth, dtype, t));
+    w.operand("Right", &c.right, c, &c.cols, layout_of(&c.right, &c.cols, &c.depth, dtype, t));
     w.line(&format!(
         "struct Shape {{\n    static constexpr u32 BM = {rows}, BN = {cols};\n\
          \x20   static constexpr u32 WAVES_M = {down}, WAVES_N = {across}, STAGES = {stages};\n\
@@ -260,7 +260,7 @@ impl Gpu {
         let known = products().get(&words).cloned();
         for (n, what) in [(&c.rows, "rows"), (&c.cols, "columns"), (&c.depth, "products")] {
             if numel(n) >= 1 << 31 {
-                let why = format!("{} {what} are more than one launch takes", numel(n));
+                let why = format!("{} {what} exceed the limit of one launch", numel(n));
                 return Err(Error::value("matmul", why));
             }
         }
@@ -356,7 +356,11 @@ impl Gpu {
 
     /// A large product of f16 or bf16 with rows that are not aligned to 16 bytes: such operands are
     /// copied to aligned rows (H100: 4095³ f16 25 TFLOP/s without).
-    fn pitched(self: &Arc<Self>, c: &Contraction, target: &Target) -> Result<Option<Contraction>> {
+    fn product_of_aligned_copies(
+        self: &Arc<Self>,
+        c: &Contraction,
+        target: &Target,
+    ) -> Result<Option<Contraction>> {
         let simple = [&c.batch, &c.rows, &c.cols, &c.depth].iter().all(|a| a.len() <= 1);
         let size =
             [&c.rows, &c.cols, &c.depth].iter().fold(1, |n: usize, a| n.saturating_mul(numel(a)));
@@ -365,7 +369,7 @@ impl Gpu {
             return Ok(None);
         }
         let aligned = |o: &Operand, own: &[usize]| {
-            lie(o, own, &c.depth, c.dtype, wgmma(128, 6)) as u32 <= OperandLayout::Rows as u32
+            layout_of(o, own, &c.depth, c.dtype, wgmma(128, 6)) as u32 <= OperandLayout::Rows as u32
         };
         let copy = |o: &Operand, own: &[usize]| -> Result<Operand> {
             if aligned(o, own) {
@@ -411,7 +415,7 @@ impl Gpu {
         t: Tiles,
         tile: u32,
     ) -> Result<TensorMap> {
-        self.map_of(&o.buffer, &matrices(o, own, c, lie(o, own, &c.depth, c.dtype, t), tile))
+        self.map_of(&o.buffer, &matrices(o, own, c, layout_of(o, own, &c.depth, c.dtype, t), tile))
     }
 
     /// The description of f16 or bf16 matrices that start at a buffer's first element.

@@ -46,7 +46,7 @@ impl Team {
 }
 
 /// Whether a map has neighbours along the row that form packs of `wide` elements.
-fn in_packs(map: &Map, wide: usize) -> bool {
+fn has_packs(map: &Map, wide: usize) -> bool {
     let own = map.strides.split_last().is_some_and(|(last, rest)| {
         *last == 1 && rest.iter().all(|s| s.unsigned_abs().is_multiple_of(wide as u64))
     });
@@ -72,12 +72,12 @@ fn fits(program: &Program, to: &Map, wide: usize) -> bool {
             Store::Gpu(_, memory) => memory.address().is_multiple_of(16),
             Store::Host(_) => true,
         };
-        if !base || !in_packs(map, wide) {
+        if !base || !has_packs(map, wide) {
             return false;
         }
     }
     let whole = program.shape.last().is_some_and(|n| n.is_multiple_of(wide));
-    any && whole && wide * smallest <= 16 && in_packs(to, wide)
+    any && whole && wide * smallest <= 16 && has_packs(to, wide)
 }
 
 /// The registers that an instruction reads.

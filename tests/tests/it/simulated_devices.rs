@@ -296,7 +296,7 @@ fn integrated_gpu_is_chosen_last_and_uses_host_memory() {
         let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
         let found = engine.devices();
         assert_eq!(found.preferred().unwrap().label(), "rocm:1");
-        assert!(found.passed_over().unwrap().starts_with("rocm:0 is not used"));
+        assert!(found.skipped_devices().unwrap().starts_with("rocm:0 is not used"));
         assert_eq!(engine.device("auto").unwrap().label(), "rocm:1");
         // Four times the memory of each device.
         let n = 1 << 20;

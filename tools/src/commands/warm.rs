@@ -32,7 +32,7 @@ fn family(target: &Target) -> String {
             target.id()
         )
     };
-    target.stands_in().map_or(String::new(), said)
+    target.fallback_row().map_or(String::new(), said)
 }
 
 pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {

@@ -117,13 +117,13 @@ impl Nccl {
 
 /// The name and meaning of a code.
 #[must_use]
-pub fn said(code: ncclResult_t) -> (&'static str, &'static str) {
+pub fn name_and_meaning(code: ncclResult_t) -> (&'static str, &'static str) {
     name_in(CODES, code)
         .map_or(("no name", "a failure newer than kjit"), |row| (row.name, row.says))
 }
 
 fn describe(_: &Nccl, code: u32) -> (String, String) {
-    let (name, says) = said(code);
+    let (name, says) = name_and_meaning(code);
     (name.to_owned(), says.to_owned())
 }
 

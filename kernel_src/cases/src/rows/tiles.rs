@@ -90,10 +90,10 @@ fn of(
     let TilesSpec { cols, prologue: kind, gather, form, .. } = *spec;
     let x = random.activations(rows * cols);
     let aux = aux(kind, rows, cols, random);
-    let made = prologues(kind, cols, &x, &aux);
+    let inputs = prologues(kind, cols, &x, &aux);
     let want: Vec<Option<Vec<f64>>> = match gather {
-        true => source.iter().map(|&s| made.get(s as usize).cloned()).collect(),
-        false => made.iter().cloned().map(Some).collect(),
+        true => source.iter().map(|&s| inputs.get(s as usize).cloned()).collect(),
+        false => inputs.iter().cloned().map(Some).collect(),
     };
     let y = match form {
         TileLayout::Tiles => want_tiled(&want, cols),

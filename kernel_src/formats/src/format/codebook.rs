@@ -78,7 +78,7 @@ const MASKS: [u64; 256] = {
 };
 
 impl Codebook {
-    /// Subtracted from the bytes of [`Codebook::eight`]: with a shift, stored vectors are 16 too
+    /// The bias of [`Codebook::packed_group`]'s bytes: with a shift, stored vectors are 16 too
     /// large.
     pub const fn bias(&self) -> u8 {
         if matches!(self.turn, Turn::Signs(_)) { 0 } else { 16 }
@@ -107,7 +107,7 @@ impl Codebook {
     /// Weights 8e … 8e + 7 of a block as signed bytes, the first in the lowest byte; all are
     /// [`Codebook::bias`] too large.
     #[inline(always)]
-    pub fn eight(&self, block: &[u8], e: usize) -> u64 {
+    pub fn packed_group(&self, block: &[u8], e: usize) -> u64 {
         let bits = self.sign_or_shift_bits(block, e);
         match self.grid.vector {
             8 => self.turned(self.entry(self.index(block, e)), bits),
@@ -118,7 +118,7 @@ impl Codebook {
         }
     }
 
-    /// Weight `i` of a packed group ([`Codebook::eight`]).
+    /// Weight `i` of a packed group ([`Codebook::packed_group`]).
     #[inline(always)]
     pub const fn element(&self, eight: u64, i: usize) -> i32 {
         (eight >> (8 * i)) as u8 as i8 as i32 - self.bias() as i32

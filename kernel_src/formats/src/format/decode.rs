@@ -98,7 +98,7 @@ impl BlockFormat {
     #[inline(always)]
     pub fn value_of(&self, block: &[u8], i: usize) -> i32 {
         match self.value {
-            Value::Codebook(book) => book.element(book.eight(block, i / 8), i % 8),
+            Value::Codebook(book) => book.element(book.packed_group(block, i / 8), i % 8),
             value => value.of(self.code(block, i)),
         }
     }

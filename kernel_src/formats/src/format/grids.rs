@@ -16,7 +16,7 @@ pub struct Grid {
 }
 
 /// Converts eight 2-bit codes to bytes by a map.
-const fn eights<const N: usize>(packed: &[u16; N], map: [u8; 4]) -> [u64; N] {
+const fn unpack_2_bits<const N: usize>(packed: &[u16; N], map: [u8; 4]) -> [u64; N] {
     let mut entries = [0; N];
     let mut i = 0;
     while i < 8 * N {
@@ -28,7 +28,7 @@ const fn eights<const N: usize>(packed: &[u16; N], map: [u8; 4]) -> [u64; N] {
 }
 
 /// Converts four 4-bit codes to bytes by a map.
-const fn fours<const N: usize>(packed: &[u16; N], map: [u8; 8]) -> [u64; N] {
+const fn unpack_4_bits<const N: usize>(packed: &[u16; N], map: [u8; 8]) -> [u64; N] {
     let mut entries = [0; N];
     let mut i = 0;
     while i < 4 * N {
@@ -44,24 +44,29 @@ const TWO_BITS: [u8; 4] = [8, 25, 43, 0];
 
 /// Vectors of IQ2_XXS.
 pub const IQ2_XXS: Grid =
-    Grid { name: "IQ2_XXS", vector: 8, entries: &eights(&IQ2_XXS_CODES, TWO_BITS) };
+    Grid { name: "IQ2_XXS", vector: 8, entries: &unpack_2_bits(&IQ2_XXS_CODES, TWO_BITS) };
 /// Vectors of IQ2_XS.
 pub const IQ2_XS: Grid =
-    Grid { name: "IQ2_XS", vector: 8, entries: &eights(&IQ2_XS_CODES, TWO_BITS) };
+    Grid { name: "IQ2_XS", vector: 8, entries: &unpack_2_bits(&IQ2_XS_CODES, TWO_BITS) };
 /// Vectors of IQ2_S.
-pub const IQ2_S: Grid = Grid { name: "IQ2_S", vector: 8, entries: &eights(&IQ2_S_CODES, TWO_BITS) };
+pub const IQ2_S: Grid =
+    Grid { name: "IQ2_S", vector: 8, entries: &unpack_2_bits(&IQ2_S_CODES, TWO_BITS) };
 /// Vectors of IQ3_XXS.
 pub const IQ3_XXS: Grid = Grid {
     name: "IQ3_XXS",
     vector: 4,
-    entries: &fours(&IQ3_XXS_CODES, [4, 12, 20, 28, 36, 44, 52, 62]),
+    entries: &unpack_4_bits(&IQ3_XXS_CODES, [4, 12, 20, 28, 36, 44, 52, 62]),
 };
 /// Vectors of IQ3_S.
-pub const IQ3_S: Grid =
-    Grid { name: "IQ3_S", vector: 4, entries: &fours(&IQ3_S_CODES, [1, 3, 5, 7, 9, 11, 13, 15]) };
+pub const IQ3_S: Grid = Grid {
+    name: "IQ3_S",
+    vector: 4,
+    entries: &unpack_4_bits(&IQ3_S_CODES, [1, 3, 5, 7, 9, 11, 13, 15]),
+};
 /// Vectors of IQ1_S and IQ1_M: −1, 0 and 1, multiplied by eight, plus 16. So a shift of an eighth
 /// is one unit and no byte is negative.
-pub const IQ1: Grid = Grid { name: "IQ1", vector: 8, entries: &eights(&IQ1_CODES, [8, 16, 24, 0]) };
+pub const IQ1: Grid =
+    Grid { name: "IQ1", vector: 8, entries: &unpack_2_bits(&IQ1_CODES, [8, 16, 24, 0]) };
 
 #[rustfmt::skip]
 const IQ2_XXS_CODES: [u16; 256] = [

@@ -63,7 +63,7 @@ fn peer(from: &Stream, to: &Stream) -> Result<Option<CopyEvents>, SessionError> 
     // Without peer access the vendor's runtime chooses the path of the copies.
     to.device().reach(from.device())?;
     from.device().reach(to.device())?;
-    let crossing = to.crossing(from)?;
+    let crossing = to.copy_events(from)?;
     for seed in [1u32, 2] {
         let pattern: Vec<u32> =
             (0..PATTERN as u32).map(|i| i.wrapping_mul(2_654_435_761).rotate_left(seed)).collect();
