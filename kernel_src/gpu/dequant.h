@@ -2,9 +2,9 @@
 // format.
 //
 // A *span* of 32 weights is loaded into registers long before it is expanded, so products hide the
-// latency. Codes become f16 exactly (1024 + code is the f16 whose low bits are the code). Then they
-// are multiplied by the group's scale (and the offset is added) in f16: two roundings of 2^-11 per
-// weight, as small as the rounding of an activation.
+// latency. Codes become f16 exactly: the low bits of the f16 1024 + code are the code. Then they
+// are multiplied by the group's scale, and the offset is added, in f16. These two roundings of
+// 2^-11 per weight are as small as the rounding of an activation.
 #pragma once
 #include "halves.h"
 #include "mma.h"
@@ -18,8 +18,8 @@ template <class W> STEP void fetch_span(Span<W>& q, const u8* row, u32 p) {
     UNROLL for (u32 i = 0; i < n; i++) q.unit[i] = load_unit<W>(row, n * p + i);
 }
 
-// Writes zeros to `chunks` chunks from `first` (a multiple of `chunks`) on: after the end of the
-// row.
+// Writes zeros to `chunks` chunks from `first` on (a multiple of `chunks`), for columns after the
+// end of the row.
 STEP void zero_chunks(u16* tile, u32 row, u32 first, u32 chunks) {
     UNROLL for (u32 i = 0; i < chunks; i++)
         *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
@@ -49,7 +49,7 @@ template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
         UNROLL for (u32 h = 0; h < (two ? 2 : 1); h++)
             scale[h] = h2_both(f.scale[h]), offset[h] = h2_both(f.offset[h]);
         if (!two) scale[1] = scale[0], offset[1] = offset[0];
-        // A signed byte with its top bit flipped is an unsigned byte that is 128 too large.
+        // With its top bit flipped, a signed byte is an unsigned byte that is 128 too large.
         constexpr bool sign = SIGNED_CODES<W>;
         const u32 zero = h2_both((float)(1024 + W::BIAS + (sign ? 128 : 0)));
         UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {

@@ -14,11 +14,11 @@
 //   tile_expert  with EXPERTS > 1: the expert of each block of BM tokens, or ~0: no work
 //   token_tiles, tiles, blocks   only for gemm_wgmma
 //
-// A block makes BM tokens × BN rows. Weights are in registers AHEAD steps of 64·KB columns before
-// their use, and are expanded to f16 in shared memory one step before; X is loaded X_STAGES − 1
-// steps before. Blocks that share weights are neighbours in x, so weights come from device memory
-// once. With a gate sixteen rows of the gate and the same rows of the other matrix alternate, so
-// one block has both.
+// A block computes BM tokens × BN rows. A step is 64·KB columns. Weights are loaded into registers
+// AHEAD steps before their use, and expanded to f16 in shared memory one step before; X is loaded
+// X_STAGES − 1 steps before. Blocks that share weights are neighbours in x, so weights are read
+// from device memory once. With a gate, sixteen rows of the gate alternate with the same rows of
+// the other matrix, so one block has both.
 //
 // S: BM, BN, WM, WN (waves over tokens, over rows), KB, AHEAD, X_STAGES, COLS, SEGMENTS, ROWS_0 …
 // ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at which Run1, Run2 begins, or
@@ -33,10 +33,10 @@ template <class S> struct Gemm {
     static constexpr u32 COLS = S::COLS, BN = S::BN, K_TILES = G::K_TILES;
     static constexpr u32 BM = S::BM, WM = S::WM, WN = S::WN, KB = S::KB, AHEAD = S::AHEAD,
                          X_STAGES = S::X_STAGES;
-    static constexpr u32 MI = BM / WM / MMA_M, NI = BN / WN / MMA_N;       // products of a wave
-    // Spans of 32 weights per row and step.
+    static constexpr u32 MI = BM / WM / MMA_M, NI = BN / WN / MMA_N;       // products per wave
+    // Number of steps, and of spans of 32 weights per row and step.
     static constexpr u32 STEPS = CEIL_DIV(K_TILES, KB), SPANS = 2 * KB;
-    static constexpr u32 EACH = BN * SPANS / KJ_BLOCK;                    // per thread
+    static constexpr u32 EACH = BN * SPANS / KJ_BLOCK;                    // spans per thread
     static_assert(MI * WM * MMA_M == BM && NI * WN * MMA_N == BN && WM * WN == kj_waves,
                   "waves tile the block");
     static_assert(EACH * KJ_BLOCK == BN * SPANS, "threads share the weights evenly");
@@ -58,8 +58,8 @@ template <class S> struct Gemm {
             row[i] = G::template part_row<W>(part, (thread_id() + i * KJ_BLOCK) / SPANS, expert);
         const u16* xt = args.x + (u64)(token0 / 64) * K_TILES * 4096 + token0 % 64 * 64;
 
-        // Span i of this thread: SPANS neighbours share a row, so that a row is read in the longest
-        // possible ranges.
+        // Position of this thread's span i: SPANS neighbouring threads share a row, so that a row
+        // is read in the longest possible ranges.
         auto span = [&](u32 i) { return (thread_id() + i * KJ_BLOCK) % SPANS; };
         auto inside = [&](u32 p) { return COLS % (64 * KB) == 0 || 32 * p < COLS; };
         auto fetch = [&](Span<W>(&q)[EACH], u32 step) {
@@ -68,8 +68,8 @@ template <class S> struct Gemm {
                     if (inside(SPANS * step + span(i)))
                         fetch_span<W>(q[i], row[i], SPANS * step + span(i));
         };
-        // Rows of tile b of a step are at row ^ b (within eight), so stores of neighbours go to
-        // different banks.
+        // In tile b of a step, row r is at r ^ b (within eight), so that neighbouring threads store
+        // to different banks.
         auto expand = [&](const Span<W>(&q)[EACH], u32 step) {
             UNROLL for (u32 i = 0; i < EACH; i++) {
                 u32 p = span(i), r = (thread_id() + i * KJ_BLOCK) / SPANS ^ (KB > 1 ? p / 2 : 0);
@@ -104,7 +104,7 @@ template <class S> struct Gemm {
                 u32 step = first + a;
                 if (step >= to) break;
                 copy_wait(X_STAGES - 2);
-                block_sync();  // this step has arrived; all waves are done with the previous one
+                block_sync();  // this step has arrived, and all waves have read the previous one
                 copy_x(step + X_STAGES - 1, slot == 0 ? X_STAGES - 1 : slot - 1);
                 if (step + 1 < to) {
                     expand(raw[(a + 1) % AHEAD], step + 1);
@@ -129,7 +129,7 @@ template <class S> struct Gemm {
         copy_wait(0);
         products_settle();
 
-        if (splits > 1) {  // sums of parts, always in the same order
+        if (splits > 1) {  // adds partial sums, always in the same order
             u32 tiles = (tokens + BM - 1) / BM, tile = share.y * tiles + share.x;
             constexpr u32 block_acc = MI * NI * MMA_ACC * KJ_BLOCK;
             float* mine = args.parts + ((u64)tile * splits + share.z) * block_acc + thread_id();
@@ -152,7 +152,7 @@ template <class S> struct Gemm {
         // Results pass through shared memory, sixteen tokens of a wave at a time, so that whole
         // lines are stored.
         constexpr u32 wide = BN / WN + 4;
-        block_sync();  // the tiles have been read
+        block_sync();  // all waves have read the tiles
         float* stage = (float*)pool + wave_id() * (MMA_M * wide);
         UNROLL for (u32 i = 0; i < MI; i++) {
             wave_sync();

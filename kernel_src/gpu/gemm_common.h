@@ -1,4 +1,4 @@
-// gemm_common.h: the rows that a block of a matrix product makes, and the epilogue.
+// gemm_common.h: the rows of a block of a matrix product, and the epilogue.
 //
 // S: BN, COLS, SEGMENTS, ROWS_0 … ROWS_2, RUN_1, RUN_2, BIASES, RESIDUAL, GATE, OUT (Results), as
 // described in gemm.h.
@@ -6,7 +6,7 @@
 #include "gate.h"
 #include "mma.h"
 
-// The share of a block: BN rows of one segment (with a gate BN/2 of each of two).
+// The rows of a block: BN rows of one segment, or with a gate BN/2 rows of each matrix.
 struct Part {
     const u8* w;      // first record of the matrix
     const u8* w_up;   // first record of the second matrix (of a gate)
@@ -42,9 +42,9 @@ STEP void write8(float* p, const float (&v)[8]) {
 template <class S> struct GemmCommon {
     static constexpr u32 COLS = S::COLS, BN = S::BN, K_TILES = CEIL_DIV(COLS, 64);
     static constexpr bool GATED = S::GATE != Gate::None, HALVES = S::OUT != Results::Singles;
-    // Segments with results.
+    // Rows of results of a block, and segments with results.
     static constexpr u32 PART_ROWS = GATED ? BN / 2 : BN, SEGMENTS = GATED ? 1 : S::SEGMENTS;
-    // tiled results have zeros up to 64
+    // Tiled results are padded with zeros to 64 rows.
     static constexpr u32 WHOLE = S::OUT == Results::Tiles ? 64 : 1;
     // Number of tiles up to the end of a segment.
     static constexpr u32 END_0 = CEIL_DIV(CEIL_DIV(S::ROWS_0, WHOLE) * WHOLE, PART_ROWS);
@@ -52,14 +52,14 @@ template <class S> struct GemmCommon {
         END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_1, WHOLE) * WHOLE, PART_ROWS));
     static constexpr u32 END_2 =
         END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_2, WHOLE) * WHOLE, PART_ROWS));
-    // first tiles
+    // First tile of the second and of the third format.
     static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
-    // Whether there are a second and a third format.
+    // Whether a second and a third format exist.
     static constexpr bool SECOND = S::RUN_1 < S::SEGMENTS, THIRD = S::RUN_2 < S::SEGMENTS;
 
-    // The segment and position of a tile of rows, chosen among constants. (Chosen field by field: a
-    // choice among whole structs used scratch memory on AMD.)
+    // The segment and position of a tile of rows. Fields are selected one by one: selecting among
+    // whole structs used scratch memory on AMD.
     STEP Part part_of(const GemmArgs& s, u32 tile) {
         constexpr u32 biases = S::BIASES;
         const bool second = SEGMENTS > 1 && tile >= END_0, third = SEGMENTS > 2 && tile >= END_1;
@@ -76,8 +76,8 @@ template <class S> struct GemmCommon {
         return p;
     }
 
-    // The record for row n of the block's weight tile. After the end of the matrix it is the last
-    // record; its results are not stored.
+    // Record of row n of the block's weight tile. After the end of the matrix it is the last
+    // record, whose results are not stored.
     template <class W> STEP const u8* part_row(const Part& p, u32 n, u32 expert) {
         bool up = GATED && n % 32 >= 16;
         u32 r = min_u32(p.first + (GATED ? n / 32 * 16 + n % 16 : n), p.rows - 1);
@@ -105,7 +105,7 @@ template <class S> struct GemmCommon {
                 u32 out_tiles = (p.rows + 63) / 64;
                 half = (u16*)p.y + ((u64)(token / 64) * out_tiles + row / 64) * 4096 +
                        tile_at(token % 64, row % 64);
-                if (row >= p.rows) {  // the next product reads whole tiles
+                if (row >= p.rows) {  // zeros, because the next product reads whole tiles
                     if (row < out_tiles * 64) *(u32x4*)half = u32x4{0, 0, 0, 0};
                     continue;
                 }

@@ -1,8 +1,8 @@
 // gemm_wgmma: the product of gemm.h for sm_90a, on the asynchronous matrix units.
 //
-// A block is persistent and takes tiles of 128 rows × WG_N tokens one after another. Groups of four
-// warps have roles. FILLERS of them *fill* stages of 64 columns, in round-robin order: they expand
-// weights, loaded AHEAD stages before, to f16, and start the bulk copies of X. Two others
+// A block is persistent and computes tiles of 128 rows × WG_N tokens one after another. FILLERS
+// groups of four warps *fill* stages of 64 columns, in round-robin order: they expand weights,
+// which were loaded AHEAD stages before, to f16, and start the bulk copies of X. Two other groups
 // *multiply*, 64 rows each, with the weights as A. They store results while the next tile's stages
 // are filled.
 //
@@ -24,18 +24,18 @@ template <class S> struct GemmWgmma {
     struct Shared { u64 full[STAGES], empty[STAGES]; };
     static_assert(BN == 128 && KJ_BLOCK == 128 * (FILLERS + 2), "roles");
     static constexpr u32 x_stage = WG_N * 64, w_stage = BN * 64;                     // f16
-    // Tokens that four warps store together.
+    // Number of tokens that four warps store together, and stride of results.
     static constexpr u32 at_once = WG_N < 32 ? WG_N : 32, wide = 64 + 4;
     static constexpr u32 x_blocks = CEIL_DIV(WG_N, 64),
                          x_block_bytes = (WG_N < 64 ? WG_N : 64) * 128;
 
     struct Stages {
         u16 *x, *w;
-        u64 *full, *empty;  // one barrier per stage
+        u64 *full, *empty;  // barriers, one per stage
     };
 
-    // This filler's stages of the tile: those with number % FILLERS = filler. Returns the number of
-    // the next tile's first stage.
+    // Fills this filler's stages of the tile: those with number % FILLERS = filler. Returns the
+    // number of the first stage of the next tile.
     template <class W>
     STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
         const u32 filler = thread_id() / 128, t = thread_id() % 128;
@@ -154,7 +154,7 @@ template <class S> struct GemmWgmma {
         Before::release();
         Before::wait();
 
-        u32 stage_no = 0;  // stages passed
+        u32 stage_no = 0;  // stages so far
         if (thread_id() < 128 * FILLERS) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::FILL_REGS));
             for (u32 tile = share.x; tile < args.tiles; tile += args.blocks) {

@@ -1,5 +1,5 @@
-// held.h: matrix products of four warps with A in registers and B a tile of rows of 64 f16
-// (hopper.h's tile_descriptor), for every width of token batches.
+// held.h: wgmma products of four warps for every width of token batches. A is in registers; B is a
+// tile of rows of 64 f16 (tile_descriptor in hopper.h).
 #pragma once
 #include "hopper.h"
 
@@ -12,7 +12,7 @@
 #define HELD_D80 D64(0), D16(64)
 #define HELD_D96 D64(0), D32(64)
 #define HELD_D112 HELD_D96, D16(96)
-// The names of the first N operands, for numbers that hopper.h does not define.
+// Names of the first N operands, for numbers that hopper.h does not define.
 #define HELD_R4 "%0,%1,%2,%3"
 #define HELD_R12 R8 ",%8,%9,%10,%11"
 #define HELD_R20 R16 ",%16,%17,%18,%19"

@@ -37,14 +37,14 @@ STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b))
         : "memory");
 }
-// Alignment of shared memory for copies: lines of 128 bytes. A copy fills whole lines if source and
-// destination have the same offset within a line. On an H200 a ring that began 16 or 32 bytes off
-// reduced the tokens/s of F16 by a sixth.
+// Dynamic shared memory that is aligned to lines of 128 bytes. A copy is fast if source and
+// destination have the same offset within a line. On an H200 a ring with an offset of 16 or 32
+// bytes reduced the tokens/s of F16 by a sixth.
 #define LDS_DYNAMIC_LINES(name)                               \
     extern __shared__ __align__(128) u32x4 kj_dynamic_lds[]; \
     u8* name = (u8*)kj_dynamic_lds
 // As bulk_copy, for data that is not read again soon: L2 evicts it first. The weights of a token
-// are many times the size of L2; without this they evicted code and arguments.
+// are many times larger than L2, and would evict code and arguments.
 STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
     u64 first_out;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
@@ -54,11 +54,12 @@ STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b)), "l"(first_out)
         : "memory");
 }
-// The barrier counts this thread when its asynchronous copies so far (mma.h's copy16) have arrived.
+// The barrier counts this thread when all its asynchronous copies so far (copy16 in mma.h) have
+// arrived.
 STEP void barrier_arrive_copied(u64* b) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory");
 }
-// A barrier of `count` threads of the block; all give the same id (1–15).
+// A barrier of `count` threads of the block, which all use the same id (1 to 15).
 STEP void part_sync(u32 id, u32 count) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
@@ -83,7 +84,7 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 #define D40 D32(0), D8(32)
 #define D48 D32(0), D16(32)
 #define D128 D64(0), D64(64)
-// The names of the first N operands.
+// Names of the first N operands.
 #define R8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define R16 R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define R32 R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -127,8 +128,7 @@ STEP u64 transposed_descriptor(const u16* tile, u32 k, u32 rows) {
            (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-// The product with A in registers, in the layout of mma.sync (sixteen rows in each warp), and B
-// transposed.
+// The product with A in registers (layout of mma.sync, sixteen rows per warp) and B transposed.
 template <u32 N> STEP void products_held(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
     static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 256,
                   "a width that is spelled out");

@@ -1,9 +1,9 @@
-// mma.h: one vocabulary for a tile product on every matrix unit: C[M × N] += A[M × K] · B[N × K]ᵀ,
+// mma.h: tile products on every matrix unit, by one interface: C[M × N] += A[M × K] · B[N × K]ᵀ,
 // with f32 sums.
 //
-// One wave makes a product: MMA_M × MMA_N results, depth MMA_K. A *fragment* is the part of an
-// operand that one lane holds. The position of an element is defined once per family (`acc_row`,
-// `acc_col` and the loads); loads, epilogues and softmax use only these.
+// One wave computes a product of MMA_M × MMA_N results with depth MMA_K. A *fragment* is the part
+// of an operand in the registers of one lane. Each family defines the positions of elements
+// (`acc_row`, `acc_col` and the loads); all other code uses these functions.
 //
 // Inputs come from tiles in shared memory: rows of 64 f16 (128 bytes). The order of the eight
 // 16-byte chunks of a row depends on the row (`tile_at`). So the same chunk of eight rows is in
@@ -33,13 +33,13 @@ STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #define KJ_DOT2 0
 #endif
 
-// Index of an element in a tile of rows of 64: chunk k/8 of a row is at k/8 ^ row%8. A tile wider
-// than 64 is several tiles, one after another. This form costs one instruction for a constant k;
-// for the same reason sums of a constant and a lane's part of k are written with ^ below.
+// Index of an element in a tile of rows of 64: chunk k/8 of a row is at k/8 ^ row%8. Matrices wider
+// than 64 are several tiles, one after another. This form needs one instruction for a constant k.
+// For the same reason ^ adds a constant and a lane's part of k below.
 STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 
-// Index of an element in panels, `steps` of 128 columns. For 8 tokens and 128 columns there are
-// four rounds of 32 lanes with eight columns each. Lane 4t + p has token t; round r has columns 8r
+// Index of an element in panels, with `steps` panels of 128 columns. 8 tokens × 128 columns are
+// four rounds of 32 lanes, with eight columns each. Lane 4t + p has token t; round r has columns 8r
 // to 8r + 7 of the 32 columns of span p (small_gemm.h).
 STEP u64 panel_at(u32 token, u32 col, u32 steps) {
     return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 +
@@ -50,9 +50,8 @@ STEP u64 panel_at(u32 token, u32 col, u32 steps) {
 // share. `acc_slot` gives the index of a result's row among these; `slot_row` and `acc_col` give
 // the row and the column in the product.
 #if KJ_MMA == 0
-// There are 8 lanes per row. A lane's rows and columns are spread so that eight neighbours read
-// eight neighbouring rows of a tile. These are in different banks because the stride of the tiles
-// is padded.
+// 8 lanes per row. Eight neighbouring lanes read eight neighbouring rows of a tile, which are in
+// different banks.
 #define MMA_M 16
 #define MMA_N 32
 #define MMA_K 4
@@ -86,7 +85,7 @@ STEP constexpr u32 acc_slot(u32 i) { return i / 2 % 2; }
 #define MMA_ROW_LANES 16
 #if KJ_MMA == 2
 #define MMA_ACC 4
-#define MMA_WORDS 2  // words of a fragment
+#define MMA_WORDS 2  // words per fragment
 STEP u32 slot_row(u32 s) { return 4 * (lane_id() / 16) + s; }
 #elif KJ_MMA == 3
 #define MMA_ACC 8
@@ -107,8 +106,8 @@ STEP constexpr u32 acc_slot(u32 i) { return i; }
 #endif
 STEP u32 acc_row(u32 i) { return slot_row(acc_slot(i)); }
 
-// Unroll factor of a loop over steps of depth: all of them, or two of the sixteen of family 0 (all
-// loads together took more registers than gfx1010 has).
+// Unroll factor of a loop over steps of depth: all steps, but two of sixteen for family 0, whose
+// loads would need more registers than gfx1010 has.
 #if KJ_MMA == 0 && !defined(KJ_SIMULATED)
 #define MMA_UNROLL _Pragma("unroll 2")
 #else
@@ -123,8 +122,8 @@ UNROLL for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = 0.0f;
 
 // ----------------------------------------------------------------------------- 16-bit conversions
 
-// Rounds to nearest even. Saturates: a large activation must not become infinite, since the next
-// sum would be NaN.
+// Conversions round to nearest even and saturate: a large activation must not become infinite,
+// because the next sum would be NaN.
 STEP float clamp_f16(float f) { return min_f32(max_f32(f, -65504.0f), 65504.0f); }
 STEP u32 pack_input(float lo, float hi) {
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
@@ -185,8 +184,7 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     mma_m16n8k16(c.v, a.v, b.v);
     mma_m16n8k16(c.v + 4, a.v, b.v + 2);
 }
-// A result can be an input of the next product in the same lane: its columns are the depth of that
-// product.
+// Results of a lane can be its inputs of the next product, whose depth is their columns.
 #define MMA_ACC_IS_A 1
 STEP void acc_to_a(FragA& a, const FragC& c) {
     UNROLL for (u32 i = 0; i < 4; i++) a.v[i] = pack_input(c.v[2 * i], c.v[2 * i + 1]);
@@ -265,8 +263,8 @@ STEP void input_values(const u16* from, float (&to)[MMA_K]) {
     kjsim::floats<MMA_K>(from, to);
 #endif
 }
-// Computes the instruction from the fragments of all lanes. They pass through shared memory, as no
-// lane can read another lane's registers.
+// Computes the instruction from the fragments of all lanes, which are exchanged through shared
+// memory.
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     // One array for both: eight waves fit beside 57 KB of a kernel.
     LDS_ARRAY(u16, held, kj_waves * 16 * MMA_K);
@@ -308,10 +306,10 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 #endif
 #endif
 
-// Called after a loop of products, before a branch to the code that reads them. MFMA's result is
-// ready some wait states later, and CDNA does not wait for it. LLVM adds up the states of only one
-// of the two paths: its GCNHazardRecognizer skips blocks that it visited before, and visits the
-// longer path first. Found by emulating the machine code.
+// Must be called after a loop of products, before a branch to the code that reads them. The result
+// of MFMA is ready some wait states later, and CDNA does not check this. LLVM counts the states of
+// only one of the two paths: its GCNHazardRecognizer skips blocks that it visited before, and
+// visits the longer path first. The emulator of machine code found this.
 STEP void products_settle() {
 #if KJ_MMA == 2 && !defined(KJ_SIMULATED)
 #if defined(__gfx942__)

@@ -1,6 +1,6 @@
-// small_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for a few tokens (one of each of several sequences).
-// W has any block format: the weights are loaded from memory to registers for the matrix units,
-// never through shared memory. Then bias, residual or a gated unit, as in gemm.h.
+// small_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for a few tokens, one of each sequence. W has any
+// block format: the weights are loaded from memory to registers for the matrix units, never through
+// shared memory. Then bias, residual or a gated unit, as in gemm.h.
 //
 //   x    tokens × COLS f16 in *panels* (mma.h's panel_at): for each 8 tokens and 128 columns the
 //        2 KiB that the lanes of a wave load in four loads of 16 bytes, in the order of lanes.
@@ -12,13 +12,13 @@
 //
 // A product may sum its columns in any order, if both operands have the same order. Lane l takes a
 // span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of rows l/4 and l/4 + 8. The
-// four lanes of a row take adjacent spans; the pair 2j, 2j + 1 of a lane's span is its share of
-// product j. The activations have the same order. So the only other traffic of a block is the
-// panels, which its waves find in L1.
+// four lanes of a row have adjacent spans; weights 2j and 2j + 1 of a lane's span are its share of
+// product j. The activations have the same order. So a block reads only weights, and panels from
+// L1.
 //
-// A wave has 16·ROW_TILES rows. WAVES_ROWS waves of a block divide BN rows; the others share the
-// columns, and their sums are added in shared memory. Weights are loaded before the wait for the
-// previous launch.
+// A wave has 16·ROW_TILES rows. WAVES_ROWS waves of a block have different rows of BN. The other
+// waves have the same rows and different columns, and their sums are added in shared memory.
+// Weights are loaded before the wait for the previous launch.
 //
 // S: as for gemm.h without WM, WN, KB, X_STAGES and EXPERTS (there are no experts); BM (tokens) is
 // a multiple of 8, ROW_TILES, WAVES_ROWS, AHEAD (steps of 128 columns in flight). KJ_MMA is 1.
@@ -36,7 +36,8 @@ template <class S> struct SmallGemm {
                          TOKEN_TILES = BM / 8;
     static_assert(BN == 16 * ROW_TILES * WAVES_ROWS && WAVES_ROWS * WAVES_COLS == kj_waves,
                   "waves tile the block");
-    // Stride of a token's results in shared memory: neighbours are in different banks.
+    // Stride of a token's results in shared memory, padded so that neighbours are in different
+    // banks.
     static constexpr u32 WIDE = BN + 4;
 
     // `stage`: WAVES_COLS × BM × WIDE.
@@ -104,7 +105,7 @@ template <class S> struct SmallGemm {
             if (splits > 1) mine[i] = sum;
             else s[0] = sum;
         }
-        if (splits > 1) {  // sums of parts, always in the same order
+        if (splits > 1) {  // adds partial sums, always in the same order
             if (!last_block(args.counters + tile, splits)) return;
             const float* all = args.parts + (u64)tile * splits * (BM * BN);
             for (u32 i = thread_id(); i < BM * BN; i += KJ_BLOCK) {

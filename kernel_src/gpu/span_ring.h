@@ -1,15 +1,15 @@
-// span_ring.h: loads spans of 32 weights (dequant.h) through shared memory, in which each thread
-// has its own slots. Spans are requested many steps ahead by asynchronous copies, whose arrival the
-// thread counts. Loads into registers cannot be so far ahead: a warp has six counters for all its
-// loads, and waiting for one load of a counter means waiting for all of them.
+// span_ring.h: loads spans of 32 weights (dequant.h) through shared memory. Each thread has its own
+// slots there. Spans are requested many steps ahead by asynchronous copies. Loads into registers
+// cannot be so far ahead: a warp has only six counters for all its loads, and a wait for one load
+// of a counter waits for all of them.
 //
-// If a section's part of a span is smaller than a word, the whole word is copied.
+// If a section has less than a word for a span, the whole word is copied.
 #pragma once
 #include "dequant.h"
 #include "mma.h"
 
-// Slots are addresses of shared memory as numbers: the compiler would compute a pointer again from
-// the block's base at each use.
+// Slots are numbers (addresses in shared memory): the compiler would recompute a pointer from the
+// block's base at each use.
 template <u32 BYTES> STEP void copy_to(u32 to, const void* from) {
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
@@ -56,7 +56,7 @@ template <class W> struct SpanRing {
                              high_at = V::HIGH_AT;
     };
     using Book = Parts<CODEBOOK<W>, W>;
-    // Bytes of a span's part of each section in the ring.
+    // Bytes of a span in each section of the ring.
     static constexpr u32 BIG = PLAIN<W> || W::C8 != NONE || W::C4 != NONE ? 16 : 0,
                          TWO = !PLAIN<W> && W::C2 != NONE ? 8 : Book::index,
                          ONE = !PLAIN<W> && W::C1 != NONE ? 4 : Book::signs,
@@ -66,12 +66,13 @@ template <class W> struct SpanRing {
     static constexpr u32 TWO_AT = UNITS * BIG, ONE_AT = TWO_AT + TWO, HIGH_AT = ONE_AT + ONE,
                          GROUP_AT = HIGH_AT + HIGH, BLOCK_AT = GROUP_AT + GROUP;
 
-    // Units of 128 columns (four spans) that share one block scale: only the first unit loads it.
+    // Number of units of 128 columns (four spans) that share a block scale. Only the first of them
+    // loads it.
     static constexpr u32 BLOCK_UNITS = W::BLOCK_32 >= 8 ? W::BLOCK_32 / 4 : 1;
 
-    // Copies span p of the row whose record is `row` to the slots at `place` of one of `all`
-    // threads. The slots of a section are contiguous over all threads; those of this thread are at
-    // 16, 8 or 4 · `me`.
+    // Copies span p of the row record `row` to the slots of thread `me` of `all` threads, at
+    // `place`. The slots of a section are contiguous over all threads: thread `me` has those at 16,
+    // 8 or 4 · `me`.
     STEP void fetch(u32 place, u32 me, u32 all, const u8* row, u32 p, bool block) {
         if constexpr (BIG != 0) {
             constexpr u32 at = PLAIN<W> ? 0 : W::C8 != NONE ? W::C8 : W::C4;
@@ -96,15 +97,15 @@ template <class W> struct SpanRing {
                            row + W::BLOCKS_AT + (BLOCK_BYTES * (p / W::BLOCK_32) & ~3u));
     }
 
-    // The `bytes` bytes from byte offset `at` on, of which `word` is the containing word.
+    // The `bytes` bytes at byte offset `at`; `word` is the word that contains them.
     STEP u32 part(u32 word, u32 bytes, u32 at) {
         if (bytes == 4) return word;
         u32 v = word >> (8 * (at & 3u));
         return bytes == 2 ? v & 0xffffu : v & 0xffu;
     }
 
-    // The span in the form of fetch_span, after its arrival. Without `block` the block scale is the
-    // one already in `q`.
+    // Reads a span that has arrived, in the form of fetch_span. Without `block`, the block scale in
+    // `q` stays.
     STEP void take(Span<W>& q, u32 place, u32 me, u32 all, u32 p, bool block) {
         const u32 before = q.unit[0].block;
         UNROLL for (u32 u = 0; u < UNITS; u++) {

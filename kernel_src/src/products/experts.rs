@@ -76,10 +76,10 @@ impl std::hash::Hash for ExpertsSpec {
 }
 
 arguments! {
-    /// The arguments. Weights are the matrices of the experts, one after another.
+    /// The arguments. Weights are the matrices of all experts, contiguous.
     ExpertsArgs {
-        /// A row of f32 for each token or slot, or columns as
-        /// [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes them.
+        /// A row of f32 for each token or slot, or columns written by
+        /// [`QuantizeSpec`](crate::quantize::QuantizeSpec).
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); null
         /// without either.
@@ -160,7 +160,7 @@ impl ExpertsSpec {
         tuning.blocks(target, units, [self.rows], self.results())
     }
 
-    /// The step in a kernel in which each block chooses experts: `gpu/stream_experts.h`.
+    /// The step for a kernel whose blocks choose the experts: `gpu/stream_experts.h`.
     fn streamed(&self, shape: Shape, pool: u32) -> Result<Step, SpecError> {
         let layout = Layout::new(self.format, self.cols)?;
         let quantised = matches!(self.column()?.form, Form::Quantised { .. });
@@ -171,7 +171,7 @@ impl ExpertsSpec {
         let whole = self.rows.is_multiple_of(packets::GROUP)
             && (self.rows * layout.row_bytes).is_multiple_of(128);
         require(quantised && end && alone && whole && !self.all && self.top <= 16, NAME, || {
-            "rows of experts cannot come through a ring of weights".to_owned()
+            "rows of experts cannot be streamed through a ring of weights".to_owned()
         })?;
         let call = "StreamExperts<S, Weights>::step(a, block_id(), blocks, links, ring, memory, \
             at, pool, lds);";
@@ -297,7 +297,7 @@ impl Family for ExpertsSpec {
         })?;
         // Not implemented.
         require(sequences == 1 || !streams, NAME, || {
-            "experts of several sequences cannot come through a ring".to_owned()
+            "experts of several sequences cannot be streamed through a ring".to_owned()
         })?;
         step::covered(NAME, &Layout::new(self.format, self.cols)?)?;
         let usual = self.usual(target)?;
@@ -308,7 +308,8 @@ impl Family for ExpertsSpec {
         }
         let call = "Experts<S>::template step<MetBefore>(a, share, pool, lds);";
         let step = Step::of("experts.h", "ExpertsArgs", call, self.shape(&tuning)?);
-        // The rows to read are known only after the choice, so they do not come through the ring.
+        // The rows to read are known only after the choice, so they are not streamed through the
+        // ring.
         Ok(Step {
             lds: Some("Experts<S>::Shared"),
             pool,

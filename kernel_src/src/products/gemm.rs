@@ -30,7 +30,7 @@ pub struct GemmSpec {
     pub segments: Vec<Segment>,
     /// The epilogue.
     pub finish: Finish,
-    /// Whether results are f16 in tiles, the input of another product.
+    /// Whether results are f16 in tiles, the input of a later product.
     pub tiled: bool,
     /// Number of matrices in each weight; with more than one, every tile of tokens has its own
     /// matrix.
@@ -48,7 +48,7 @@ arguments! {
     /// biases f32 per row; results `tokens × rows` f32, or f16 in tiles (then their columns up to a
     /// multiple of 64 are zeroed).
     GemmArgs {
-        /// `tokens × cols` f16 in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)), made by
+        /// `tokens × cols` f16 in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)), written by
         /// [`TilesSpec`](crate::tiles::TilesSpec), by attention, or by a product with `tiled`
         /// results.
         x: Pointer,
@@ -89,7 +89,7 @@ pub struct GemmLaunch {
     pub tiles: u32,
     /// Argument: number of blocks in the grid.
     pub blocks: u32,
-    /// Bytes of `parts`.
+    /// Bytes of partial sums (`parts`).
     pub parts_bytes: usize,
     /// Number of counters.
     pub counters: usize,

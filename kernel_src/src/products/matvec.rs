@@ -33,8 +33,8 @@ pub struct MatvecSpec {
     pub columns: usize,
     /// Transformation of the activations before the product.
     pub prologue: Prologue,
-    /// Whether `x` has quantised columns (made by [`QuantizeSpec`](crate::quantize::QuantizeSpec))
-    /// instead of f32; then there is no prologue.
+    /// Whether `x` has quantised columns (written by
+    /// [`QuantizeSpec`](crate::quantize::QuantizeSpec)) instead of f32; then there is no prologue.
     pub quantized: bool,
     /// The weights.
     pub segments: Vec<Segment>,
@@ -48,8 +48,8 @@ arguments! {
     /// The arguments of a matrix–vector product. Weights are row records of [`Layout`], biases f32
     /// per row, results `columns × rows` f32.
     MatvecArgs {
-        /// `columns × cols` f32, or columns as [`QuantizeSpec`](crate::quantize::QuantizeSpec)
-        /// makes them.
+        /// `columns × cols` f32, or columns written by
+        /// [`QuantizeSpec`](crate::quantize::QuantizeSpec).
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols`
         /// f32); null without either.
@@ -86,7 +86,7 @@ impl MatvecSpec {
     }
 
     /// The form of the activations, both for quantised columns and for columns that the block
-    /// makes.
+    /// quantises itself.
     ///
     /// # Errors
     /// Weights that need different forms.
@@ -126,8 +126,8 @@ impl MatvecSpec {
 }
 
 /// The most columns that a block quantises itself. Without a byte dot product the sums need more
-/// registers, and eight columns did not fit beside the weights: 20 bytes of each lane spilled on
-/// gfx900, 1276 on gfx803 (260 remain there with eight quantised columns).
+/// registers, and eight columns did not fit in the remaining registers: 20 bytes of each lane
+/// spilled on gfx900, 1276 on gfx803 (260 remain there with eight quantised columns).
 fn most_made(target: &Target) -> usize {
     if target.vendor() == Vendor::Amd && target.arch().dot == Dot::None { 4 } else { 8 }
 }

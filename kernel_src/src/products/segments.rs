@@ -28,7 +28,7 @@ impl std::hash::Hash for Segment {
     }
 }
 
-/// Weights in a spec's text: `Q4_K 4096 + Q6_K 1024 with bias`.
+/// Weights in a spec's string: `Q4_K 4096 + Q6_K 1024 with bias`.
 pub(crate) struct SegmentsLabel<'a>(pub &'a [Segment]);
 
 impl fmt::Display for SegmentsLabel<'_> {

@@ -29,9 +29,9 @@ pub struct SmallGemmSpec {
     pub segments: Vec<Segment>,
     /// The epilogue.
     pub finish: Finish,
-    /// Whether results are f16 in panels, the input of another product.
+    /// Whether results are f16 in panels, the input of a later product.
     pub panels: bool,
-    /// Whether each result has the same bits for any `tokens`: one order of sums for a shape of
+    /// Whether results do not depend on `tokens`, bit for bit: one order of sums for a shape of
     /// weights.
     pub fixed: bool,
     /// The division of the work; `None`: the default.
@@ -42,7 +42,7 @@ arguments! {
     /// The arguments of a product with a few rows. Weights are row records of [`Layout`], biases
     /// f32 per row, results `tokens × rows` f32, or f16 in panels.
     SmallGemmArgs {
-        /// `tokens × cols` f16 in panels ([`panel_index`](crate::mma::panel_index)), made by
+        /// `tokens × cols` f16 in panels ([`panel_index`](crate::mma::panel_index)), written by
         /// [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `panels`.
         x: Pointer,
         /// `tokens × rows` f32, or null.
@@ -69,7 +69,7 @@ pub struct SmallGemmTuning {
     pub rows: u32,
     /// Rows of a wave, in units of sixteen: 1 or 2.
     pub tiles: u32,
-    /// Steps of 128 columns by which weights are prefetched.
+    /// Steps of 128 columns between the load and the use of weights.
     pub ahead: u32,
     /// Blocks per compute unit. It limits the registers.
     pub blocks_per_unit: u32,
@@ -79,7 +79,7 @@ impl Variant for SmallGemmTuning {}
 
 const NAME: &str = "small_gemm";
 /// Desired number of blocks: two for each multiprocessor of an H100 SXM or H200, the usual cards of
-/// the family. Another number costs a few percent.
+/// the family. A different number is a few percent slower.
 const BLOCKS_WANTED: usize = 264;
 
 /// The number of rows is a multiple of this.
@@ -167,8 +167,8 @@ impl SmallGemmSpec {
         (BLOCKS_WANTED / self.tiles(t).max(1)).clamp(1, most.clamp(1, 8)) as u32
     }
 
-    /// Numbers of blocks: in the direction of the rows, and of those that share a result, each with
-    /// a part of the columns. The second is also the kernel's last argument.
+    /// Numbers of blocks: over the rows, and over the columns of one result. The second is also the
+    /// kernel's last argument.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -177,7 +177,7 @@ impl SmallGemmSpec {
         Ok([self.tiles(&t) as u32, self.splits(&t)])
     }
 
-    /// Bytes of `parts`.
+    /// Bytes of partial sums (`parts`).
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -193,7 +193,7 @@ impl SmallGemmSpec {
         Ok(self.shared_sums(&self.tuning(target)?).1)
     }
 
-    /// Bytes of parts, and number of counters.
+    /// Bytes of partial sums, and number of counters.
     fn shared_sums(&self, t: &SmallGemmTuning) -> (usize, usize) {
         let (tiles, splits) = (self.tiles(t), self.splits(t) as usize);
         let each = self.block_tokens() * (16 * t.tiles * t.rows) as usize * 4;

@@ -124,7 +124,7 @@ const fn waves(
 const ANY: usize = usize::MAX;
 
 /// sm_80 and later: 4096 columns on an H200, 230 to 264 TFLOP/s at 2048 tokens, any format. AMD has
-/// 64 KB of LDS, and two blocks per compute unit are wanted.
+/// 64 KB of LDS, for two blocks per compute unit.
 pub const STARTS: [Start; 4] = [
     Start {
         vendor: Vendor::Nvidia,
@@ -209,13 +209,13 @@ const GROUPS: [Groups; 3] = [
 /// (H200, 28672 × 4096 of Q4_K, `gemm.h` against warp groups: 54 and 61 µs at 16 tokens, 61 and 63
 /// at 32, 88 and 69 at 64.)
 const GROUPS_FROM: usize = 33;
-/// The cost of a round of tiles of N tokens is `GROUP_COST + N`. From products of 128 to 2048
+/// A round of tiles of N tokens takes the time `GROUP_COST + N`. From products of 128 to 2048
 /// tokens with 4096 to 28672 rows on an H200 (4096 columns: 31 µs with N = 64, 45 with 128, 58 with
 /// 256). With 256 tokens per tile it multiplies at 500 to 590 TFLOP/s. With 128 it reaches 380: the
 /// fillers are the limit.
 const GROUP_COST: usize = 160;
-/// Multiprocessors of an H100 SXM or H200, only for that estimate. Another number costs a few
-/// percent.
+/// Multiprocessors of an H100 SXM or H200, only for that estimate. A different number is a few
+/// percent slower.
 const GROUP_UNITS: usize = 132;
 
 impl GemmSpec {
@@ -225,7 +225,7 @@ impl GemmSpec {
 
     /// The default.
     pub(super) fn start(&self, target: &Target) -> GemmTuning {
-        // F32 pieces need all registers of a filler.
+        // F32 spans need all registers of a filler.
         let plain = self.has(Encoding::F32);
         if target.arch().matrix == MatrixUnit::Wgmma && self.tokens >= GROUPS_FROM && !plain {
             let row_tiles = self.weights().tiles(GROUP_ROWS as usize, 1);
@@ -296,7 +296,7 @@ impl GemmSpec {
             let groups = matches!(t, GemmTuning::Groups { .. });
             // From 33 tokens on the other kernel was much slower than warp groups.
             let kind = target.arch().matrix != MatrixUnit::Wgmma || groups || tokens <= 32;
-            // Tiles of experts are fixed by the grouping: all products of a layer have the same.
+            // The grouping fixes the tiles of experts, so all products of a layer have equal tiles.
             let tile = if self.experts > 1 {
                 start.tokens() == t.tokens()
             } else {

@@ -54,14 +54,14 @@ pub struct Start {
 }
 
 /// 512 threads on each multiprocessor reached twice the rate of 1024 blocks of 128 on an H200. A
-/// second block helps if a byte needs few instructions, and costs a fifth of the rate on 4-bit
-/// codes. With 4-bit codes two rows at a time share the reads of the activations. On AMD two units
-/// in flight keep a lane below 96 registers on every family, so a SIMD has five waves or more.
+/// second block is faster if a byte needs few instructions, but a fifth slower with 4-bit codes.
+/// With 4-bit codes two rows at a time share the reads of the activations. On AMD two units in
+/// flight keep a lane below 96 registers on every family, so a SIMD has five waves or more.
 ///
-/// Every block makes the column of activations. On the 304 compute units of an MI300X four blocks
-/// of 256 did that 1024 times for 4096 rows: three quarters of all instructions. With a column of
-/// 14336 (35 KB of LDS) a compute unit had only one block of four waves. One block of 1024 has as
-/// many waves with one column.
+/// Every block computes the column of activations. On the 304 compute units of an MI300X four
+/// blocks of 256 did that 1024 times for 4096 rows: three quarters of all instructions. With a
+/// column of 14336 (35 KB of LDS) a compute unit had only one block of four waves. One block of
+/// 1024 has as many waves with one column.
 pub const STARTS: [Start; 6] = [
     Start {
         vendor: Vendor::Nvidia,
@@ -163,8 +163,8 @@ fn nvidia_team(units: usize, wave: u32) -> u32 {
     if team > 16 && busy < 0.6 { team / 2 } else { team }
 }
 
-/// The number of lanes for which the matrix has work. Teams are wider than a wave only for few
-/// rows; for many rows they are narrower, so that fewer lanes idle.
+/// Number of lanes with work. Teams are wider than a wave only for few rows; for many rows they are
+/// narrower, so that fewer lanes idle.
 fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
     let widest = (units.next_power_of_two() as u32).clamp(1, block);
     let mut team = widest.min(wave);
