@@ -21,7 +21,9 @@ mod launched;
 mod pages;
 mod rank;
 mod rank_shutdown;
+mod recordings;
 mod shared_devices;
+mod slot_words;
 mod stage;
 mod stage_link;
 mod step;
@@ -35,24 +37,21 @@ pub use tensor_parallel::DevicesIncompatible;
 use super::background::BackgroundCompiling;
 use super::expert_cache::{ExpertCache, ExpertCacheCounts};
 use super::host_part::PromptCopy;
-use super::loaded_plan::{LoadedPlan, NONE, Persistent, SlotScope, Timeline};
-use super::plan::{BufferId, Choice, Launch, LaunchParams, Plan, Program};
+use super::loaded_plan::{LoadedPlan, Persistent, Timeline};
+use super::plan::{BufferId, Plan, Program};
 use crate::statistics::Statistics;
 use half::f16;
 use kjit_engine::Stream;
-use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
-use kjit_exec::{CHOSEN, PageCount, Probe, SampleOptions, Sampler, SessionError};
+use kjit_engine::{Device, DeviceInfo, PinnedBuffer, Vendor};
+use kjit_exec::{PageCount, Probe, SessionError};
 use kjit_graph::Graph;
-use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::mma::tiled_index;
-use kjit_kernels::noise::inverse;
 use launched::{LISTS, LaunchedSteps};
 use pages::Pages;
+use recordings::{RecordedLaunches, RecordingKey, SamplingMode};
+use slot_words::{SlotWords, choice_of};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A draw that reads the options of each slot from device memory.
-const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
 
 /// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step,
 /// without any allocation, compile, copy or wait between steps.
@@ -118,91 +117,11 @@ pub struct GpuRunner {
     bidirectional_images: bool,
 }
 
-/// The state of a slot's control words, as far as the host knows it.
-#[derive(Debug, Clone, Default)]
-struct SlotWords {
-    /// The device's position; `None` if unknown.
-    at: Option<usize>,
-    /// Ring words from this index on are [`NONE`].
-    used: usize,
-    /// The options on the device, as bits.
-    options: Option<[u32; 4]>,
-    /// The seed on the device.
-    seed: Option<u64>,
-    /// Whether its adjustment list may have entries.
-    adjusted: bool,
-    /// Tokens in its recurrent states; `None` if unknown.
-    held: Option<usize>,
-}
-
-/// The key of a captured graph: the number of rows, and how the next tokens are chosen.
-type RecordingKey = (usize, Option<SamplingMode>);
-
-/// How tokens are chosen after rows.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct SamplingMode {
-    choice: Choice,
-    /// Whether a slot has biases, a mask or penalties. If not, no adjustment is launched.
-    adjusted: bool,
-}
-
-impl From<Choice> for SamplingMode {
-    fn from(choice: Choice) -> SamplingMode {
-        SamplingMode { choice, adjusted: false }
-    }
-}
-
-/// A captured graph, or the values for issuing its launches again.
-enum RecordedLaunches {
-    /// A captured graph.
-    Replay(Recording),
-    /// The values for launches that are issued one by one.
-    Launch(LaunchParams),
-}
-
 /// The last program that ran: a prompt program and its tokens, or rows.
 #[derive(Debug, Clone, Copy)]
 enum LastProgram {
     Prompt(usize, usize),
     Rows(usize),
-}
-
-/// The launches for a number of rows.
-struct Rows<'a> {
-    program: &'a Program,
-    adjust: Option<&'a Launch>,
-    greedy: Option<&'a Launch>,
-    draw: Option<&'a Launch>,
-    whose: SlotScope,
-}
-
-impl<'a> Rows<'a> {
-    /// The launch that chooses tokens in this way.
-    fn choosing(&self, choice: Choice) -> kjit_engine::Result<&'a Launch> {
-        let launch = if choice == Choice::Greedy { self.greedy } else { self.draw };
-        launch.ok_or_else(|| {
-            kjit_engine::Error::Buffer("there are no logits to choose a token from".to_owned())
-        })
-    }
-}
-
-/// The device's format of a sampler's options.
-fn choice_of(o: &SampleOptions) -> Choice {
-    if o.temperature <= 0.0 {
-        return Choice::Greedy;
-    }
-    let top_k = u32::try_from(o.top_k).unwrap_or(u32::MAX);
-    Choice::Draw { top_k, inverse: inverse(o.temperature), top_p: o.top_p, min_p: o.min_p }
-}
-
-/// A slot's options as bits; greedy is top-k 1.
-fn bits_of(choice: Choice) -> [u32; 4] {
-    match choice {
-        Choice::Greedy => [1, 1f32.to_bits(), 1f32.to_bits(), 0f32.to_bits()],
-        Choice::Draw { top_k, inverse, top_p, min_p } => {
-            [top_k, inverse.to_bits(), top_p.to_bits(), min_p.to_bits()]
-        }
-    }
 }
 
 impl GpuRunner {
@@ -271,39 +190,6 @@ impl GpuRunner {
             runner.may_capture = runner.captures;
         }
         Ok(runner)
-    }
-
-    /// Captures one token when the model is opened, so that an error of the runtime is reported
-    /// before any computation. After an error it tries again without cooperative launches (some
-    /// runtimes cannot capture them), and then without captures.
-    fn try_capture(&mut self) -> Result<(), SessionError> {
-        let refused = match self.records() {
-            Ok(()) => return Ok(()),
-            // After a lost device there is no second try.
-            Err(lost) if self.opened().memory().is_err() => return Err(lost),
-            Err(refused) => refused,
-        };
-        let label = self.device().label();
-        self.recordings.clear();
-        if self.loaded.cooperative {
-            self.loaded.cooperative = false;
-            let persistent = std::mem::take(&mut self.loaded.persistent);
-            if self.records().is_ok() {
-                self.remarks.push(format!(
-                    "{label} refuses to capture cooperative launches ({refused}): kernels of one \
-                     block are used instead"
-                ));
-                return Ok(());
-            }
-            (self.loaded.cooperative, self.loaded.persistent) = (true, persistent);
-        }
-        self.recordings.clear();
-        self.captures = false;
-        self.remarks.push(format!(
-            "{label} cannot capture launches in a graph ({refused}): every launch is issued \
-             again for each token, which is slower"
-        ));
-        Ok(())
     }
 
     /// Warnings: kernels that are not used because of wrong results, and kernels that could not be
@@ -464,156 +350,6 @@ impl GpuRunner {
             .ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
     }
 
-    /// The launches for one token of each of `n` sequences.
-    fn rows_of(&self, n: usize) -> Result<Rows<'_>, SessionError> {
-        let plan = &self.loaded.plan;
-        if plan.batches.is_empty() && n == 1 {
-            let adjust = plan.adjust.as_ref();
-            let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
-            return Ok(Rows { program, adjust, greedy, draw, whose: SlotScope::Slot(0) });
-        }
-        // Takes the persistent kernel if there is one.
-        let mut ready = plan.persistent.iter().zip(&self.loaded.persistent).map(|(one, _)| one);
-        let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
-        let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
-        let batch =
-            found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
-        let (adjust, greedy, draw) =
-            (batch.adjust.as_ref(), batch.greedy.as_ref(), batch.draw.as_ref());
-        Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: SlotScope::All })
-    }
-
-    /// The values for evaluating a program's launches.
-    fn now(
-        &self,
-        program: &Program,
-        tokens: usize,
-        choice: Choice,
-    ) -> Result<LaunchParams, SessionError> {
-        let r = &self.loaded;
-        let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
-        now.map_err(|e| SessionError::Device(e.to_string()))
-    }
-
-    /// Index of the captured graph for this key. If the graph is missing, it is captured.
-    fn record(&mut self, what: RecordingKey) -> Result<usize, SessionError> {
-        if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
-            return Ok(at);
-        }
-        let (n, choice) = what;
-        let (r, rows) = (&self.loaded, self.rows_of(n)?);
-        let now = self.now(rows.program, n, choice.map_or(Choice::Greedy, |c| c.choice))?;
-        let recording = match self.captures {
-            true => RecordedLaunches::Replay(r.capture(|| self.issue(what, &now))?),
-            false => RecordedLaunches::Launch(now),
-        };
-        // If options are launch arguments, each set of options has its own graph. Only the last
-        // graph of each kind is stored.
-        let same = |(w, _): &(RecordingKey, RecordedLaunches)| {
-            let drawn = |c: &SamplingMode| c.choice != Choice::Greedy;
-            let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
-            w.0 == n && before.zip(now).is_some_and(|(before, now)| before.adjusted == now.adjusted)
-        };
-        self.recordings.retain(|one| !same(one));
-        self.recordings.push((what, recording));
-        Ok(self.recordings.len() - 1)
-    }
-
-    fn replay(&self, recording: usize) -> Result<(), SessionError> {
-        let found = self.recordings.get(recording);
-        let (what, recording) =
-            found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
-        match recording {
-            RecordedLaunches::Replay(recording) => self.loaded.stream.replay(recording)?,
-            RecordedLaunches::Launch(now) => self.issue(*what, now)?,
-        }
-        Ok(())
-    }
-
-    /// Tests whether a token with adjustments and a draw can be captured.
-    fn records(&mut self) -> Result<(), SessionError> {
-        let chooses = self.rows_of(1)?.greedy.is_some();
-        self.record((1, chooses.then_some(Choice::Greedy.into())))?;
-        let (r, rows) = (&self.loaded, self.rows_of(1)?);
-        let now = self.now(rows.program, 1, DRAW)?;
-        let last = [rows.adjust, rows.draw];
-        let mut last = last.iter().flatten();
-        drop(
-            r.stream
-                .capture(|| last.try_for_each(|l| r.launch(rows.program, l, &now, rows.whose)))?,
-        );
-        Ok(())
-    }
-
-    /// Issues the launches of rows and of the choice of tokens.
-    fn issue(&self, (n, choice): RecordingKey, now: &LaunchParams) -> kjit_engine::Result<()> {
-        let r = &self.loaded;
-        let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
-        r.issue_rows(rows.program, now, rows.whose)?;
-        choice.map_or(Ok(()), |chosen| self.issue_choice(&rows, chosen, now))
-    }
-
-    /// Issues the launches that choose tokens after rows.
-    fn issue_choice(
-        &self,
-        rows: &Rows<'_>,
-        chosen: SamplingMode,
-        now: &LaunchParams,
-    ) -> kjit_engine::Result<()> {
-        let r = &self.loaded;
-        if let Some(adjust) = rows.adjust.filter(|_| chosen.adjusted) {
-            r.launch(rows.program, adjust, now, rows.whose)?;
-        }
-        r.launch(rows.program, rows.choosing(chosen.choice)?, now, rows.whose)
-    }
-
-    /// The choice to capture. If the slots have their options in device memory, one captured draw
-    /// is valid for all of them.
-    fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
-        let drawn =
-            choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
-        if drawn != Choice::Greedy && !self.loaded.plan.batches.is_empty() { DRAW } else { drawn }
-    }
-
-    fn slot(&self, slot: usize) -> SlotWords {
-        self.slots.get(slot).cloned().unwrap_or_default()
-    }
-
-    fn note(&mut self, slot: usize, change: impl FnOnce(&mut SlotWords)) {
-        if let Some(s) = self.slots.get_mut(slot) {
-            change(s);
-        }
-    }
-
-    /// Writes ids after the first tokens of a sequence and clears the later words, so that the host
-    /// can recognise tokens that the device has chosen.
-    fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
-        if tokens == [CHOSEN] {
-            return Ok(());
-        }
-        let (ring, end) = (slot * (self.context + 1), first + tokens.len());
-        let used = self.slot(slot).used.max(end);
-        let ids = &self.loaded.control.tokens;
-        // The ring already contains a token that the device chose. Writing it again would wait for
-        // the device.
-        let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
-        if !there && self.ahead.launching {
-            // Launched steps use no word of this slot from here on.
-            let words = tokens.iter().copied().chain(std::iter::repeat(NONE));
-            for (at, word) in (ring + first..ring + used).zip(words) {
-                ids.poke(at, word)?;
-            }
-        } else if !there {
-            ids.slice(ring + first..ring + used)?.write(|to| {
-                let (ids, rest) = to.split_at_mut(tokens.len().min(to.len()));
-                ids.copy_from_slice(tokens);
-                rest.fill(NONE);
-            })?;
-        }
-        self.note(slot, |s| s.used = end);
-        Ok(())
-    }
-
     /// Copies the keys and values of one slot to another, in stream order. It copies the whole slot
     /// with one copy per layer, in any layout. For 8b with 4096 tokens these are 0.5 GB: about 0.3
     /// ms on an H200, the time of 8 prompt tokens.
@@ -678,124 +414,6 @@ impl GpuRunner {
             at += self.feed_some(slot, at, len - at)?;
         }
         Ok(())
-    }
-
-    /// Sets a sequence's position, in stream order.
-    fn move_to(&mut self, slot: usize, position: usize) -> Result<(), SessionError> {
-        if self.slot(slot).at != Some(position) {
-            let r = &self.loaded;
-            let number = r.control.numbers.slice(position..position + 1)?;
-            r.stream.copy_in(&number, &r.control.position.slice(slot..slot + 1)?)?;
-            self.note(slot, |s| s.at = Some(position));
-        }
-        Ok(())
-    }
-
-    /// Sets the slots of the next rows, in stream order.
-    fn list(&mut self, slots: &[usize]) -> Result<(), SessionError> {
-        if self.loaded.plan.batches.is_empty() || self.listed == slots {
-            return Ok(());
-        }
-        self.listed.clear();
-        self.rows.rotate_left(1);
-        let [rows, ..] = &self.rows;
-        rows.write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
-        let to = self.loaded.control.slots.slice(..slots.len())?;
-        self.loaded.stream.copy_in(&rows.slice(..slots.len())?, &to)?;
-        self.listed.extend_from_slice(slots);
-        Ok(())
-    }
-
-    /// Sets a sequence's sampling options and seed.
-    fn put_options(&mut self, slot: usize, o: &SampleOptions) -> Result<(), SessionError> {
-        let choice = choice_of(o);
-        self.put_bits(slot, choice)?;
-        if choice != Choice::Greedy && self.slot(slot).seed != Some(o.seed) {
-            let r = &self.loaded;
-            let to = r.control.seeds.slice(slot..slot + 1)?;
-            let (_, staged) = &self.staged;
-            if self.ahead.launching {
-                staged.poke(slot, o.seed)?;
-                r.stream.copy_in(&staged.slice(slot..slot + 1)?, &to)?;
-            } else {
-                r.stream.write(&to, &[o.seed])?;
-            }
-            self.note(slot, |s| s.seed = Some(o.seed));
-        }
-        Ok(())
-    }
-
-    /// Sets a slot's sampling options.
-    fn put_bits(&mut self, slot: usize, choice: Choice) -> Result<(), SessionError> {
-        let bits = bits_of(choice);
-        if self.slot(slot).options != Some(bits) {
-            let r = &self.loaded;
-            let to = r.control.options.slice(slot..slot + 1)?;
-            let (staged, _) = &self.staged;
-            if self.ahead.launching {
-                staged.poke(slot, bits)?;
-                r.stream.copy_in(&staged.slice(slot..slot + 1)?, &to)?;
-            } else {
-                r.stream.write(&to, &[bits])?;
-            }
-            self.note(slot, |s| s.options = Some(bits));
-        }
-        Ok(())
-    }
-
-    /// Sets the factor of each adapter of a slot, in stream order.
-    fn put_factors(&self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
-        let n = self.graph.adapters.len();
-        if n > 0 {
-            let r = &self.loaded;
-            r.stream.write(&r.control.adapters.slice(slot * n..(slot + 1) * n)?, factors)?;
-        }
-        Ok(())
-    }
-
-    /// Sets or removes the adjustments of a slot's logits.
-    fn put_adjustments(
-        &mut self,
-        slot: usize,
-        sampler: Option<&Sampler>,
-    ) -> Result<(), SessionError> {
-        let none = || {
-            SessionError::Device("more adjustments of logits than a slot's list holds".to_owned())
-        };
-        let (n_vocab, stride) = (self.graph.n_vocab(), changes::stride(self.graph.n_vocab()));
-        let first = slot * stride;
-        let Some(sampler) = sampler else {
-            if self.slot(slot).adjusted {
-                let r = &self.loaded;
-                r.stream.write(&r.control.adjustments.slice(first..first + HEAD)?, &[0; HEAD])?;
-                self.note(slot, |s| s.adjusted = false);
-            }
-            return Ok(());
-        };
-        let entries = sampler.adjustments(n_vocab, MOST).ok_or_else(none)?;
-        let (mask, repeat) = (sampler.mask_words(), sampler.options().repeat_penalty);
-        let r = &self.loaded;
-        let words = changes::words(&entries, mask.is_some(), repeat);
-        r.stream.write(&r.control.adjustments.slice(first..first + words.len())?, &words)?;
-        if let Some(mask) = mask {
-            let mut halves: Vec<u32> =
-                mask.iter().flat_map(|w| [*w as u32, (*w >> 32) as u32]).collect();
-            halves.resize(changes::mask(n_vocab), 0);
-            let first = first + HEAD + 4 * MOST;
-            r.stream.write(&r.control.adjustments.slice(first..first + halves.len())?, &halves)?;
-        }
-        self.note(slot, |s| s.adjusted = true);
-        Ok(())
-    }
-
-    /// Marks the states of these slots as unknown after a failed call.
-    fn doubt(&mut self, slots: &[usize]) {
-        self.listed.clear();
-        self.ahead.unsettled = true;
-        let used = self.context + 1;
-        slots.iter().for_each(|&slot| {
-            self.note(slot, |s| *s = SlotWords { used, adjusted: true, ..SlotWords::default() })
-        });
     }
 }
 
