@@ -1,33 +1,31 @@
 //! Opens a runner on a GPU: plans, then compiles and uploads at the same time.
 
+mod fit;
+mod load;
+
+pub use fit::free_memory;
+pub(crate) use fit::{budget, room_in, system_memory};
+
 use super::exchange::Exchange;
 use super::expert_cache::ExpertCache;
 use super::host_part::{HostPart, PromptCopy};
-use super::loaded_plan::{ControlWords, DraftWords, LoadedPlan, Persistent};
-use super::plan::{JobId, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, Request, plan};
-use super::staging::Staging;
-use super::streamed::{Repacker, StagingRing, layout_of};
+use super::loaded_plan::Persistent;
+use super::plan::{Plan, Request, plan};
 use super::target_probe::settled;
 use super::trial::Trial;
 use super::tune::StoredTunings;
-use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::verify;
 use super::verify::Proofs;
 use super::{BackgroundCompiling, GpuRunner};
 use crate::source::Source;
 use crate::statistics::Statistics;
-use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
-use kjit_exec::{HostPrompts, KvType, OpenOptions, Persistence, SessionError};
-use kjit_gguf::Gguf;
+use fit::{as_many_as_fit, fit_memory, what_helps};
+use kjit_engine::{CompileCounts, Device, Engine, Target};
+use kjit_exec::{HostPrompts, OpenOptions, Persistence, SessionError};
 use kjit_graph::is_host_ffn;
-use kjit_graph::{Graph, Op, Rope, ValueId, WeightId};
+use kjit_graph::{Graph, ValueId};
 use kjit_kernels::agpr_copy_check;
-use kjit_kernels::changes;
-use kjit_kernels::heads::angles;
-use kjit_kernels::kv::PAGE;
-use kjit_kernels::spec::Spec;
-use std::collections::HashMap;
-use std::sync::Arc;
+use load::{assemble, load, load_ones, tables, upload};
 use std::time::Instant;
 
 /// The compile jobs of opening this graph on a target with this engine's cache, for `kjit warm`.
