@@ -21,7 +21,7 @@ use crate::warning::{Warning, Warnings};
 
 /// After another process has made an entry, it may become visible late (NFS caches its absence).
 /// Number and pause of further lookups before the entry is made again.
-const LATE_LOOKS: u32 = 3;
+const LATE_LOOKUPS: u32 = 3;
 const LATE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The origin of an entry.
@@ -257,7 +257,7 @@ impl Cache {
         if let Some(found) = self.look_up(key) {
             return Ok(found);
         }
-        for _ in 0..if waited { LATE_LOOKS } else { 0 } {
+        for _ in 0..if waited { LATE_LOOKUPS } else { 0 } {
             std::thread::sleep(LATE_PAUSE);
             // Listing a directory makes NFS ask its server again.
             if let Some(home) = &self.home {

@@ -21,7 +21,7 @@ const NAME: &str = "journal";
 const RECORD: usize = 40;
 const MARK: [u8; 4] = *b"kjj1";
 /// Bytes of obsolete records that are tolerated before the journal is rewritten: 26,000 uses.
-const SLACK: u64 = 1 << 20;
+const MAX_OBSOLETE: u64 = 1 << 20;
 /// Bytes between two checks for rewriting.
 const CHECK_EVERY: u64 = 1 << 18;
 /// Maximum length that is read: 32 million uses. The journal is rewritten long before that.
@@ -238,13 +238,13 @@ impl Journal {
 
     /// Whether most records of the journal are obsolete.
     pub(crate) fn is_stale(&self) -> bool {
-        self.reading.offset > SLACK.max(2 * (RECORD * self.reading.uses.len()) as u64)
+        self.reading.offset > MAX_OBSOLETE.max(2 * (RECORD * self.reading.uses.len()) as u64)
     }
 
     /// Whether a journal of this length (without the next record) should be checked: once per
     /// [`CHECK_EVERY`] bytes.
     pub(crate) fn is_due(len: u64) -> bool {
-        len > SLACK && len / CHECK_EVERY != len.saturating_sub(RECORD as u64) / CHECK_EVERY
+        len > MAX_OBSOLETE && len / CHECK_EVERY != len.saturating_sub(RECORD as u64) / CHECK_EVERY
     }
 
     /// Rewrites the journal from its own contents, without checking the entries.

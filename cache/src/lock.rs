@@ -10,7 +10,7 @@ use crate::store::{DirStore, make_room, open_or_clear};
 const LOCKS: &str = "locks";
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum poll interval of a waiter. It is small compared with compile times of 0.1 to 5 s.
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(20);
 
 /// The result of requesting a lock.
 pub(crate) enum Outcome<T> {
@@ -79,7 +79,7 @@ pub(crate) fn acquire<T>(
                 return Outcome::TimedOut(path);
             }
             std::thread::sleep(pause.min(left));
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         let name = name.to_owned();
         if dir.names(&name, &file) {

@@ -20,7 +20,7 @@ use crate::warning::Warning;
 pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
 /// A file that was changed within this time may change again with an equal timestamp: file systems
 /// have a resolution of up to two seconds.
-const SETTLED: Duration = Duration::from_secs(3);
+const TIMESTAMP_RESOLUTION: Duration = Duration::from_secs(3);
 
 impl Cache {
     /// The record of `key`, from memory, home or the first read-only layer that has it. Records in
@@ -171,5 +171,5 @@ impl Cache {
 fn is_settled(changed_s: i64) -> bool {
     let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
     u64::try_from(changed_s)
-        .is_ok_and(|changed| now.as_secs() > changed.saturating_add(SETTLED.as_secs()))
+        .is_ok_and(|changed| now.as_secs() > changed.saturating_add(TIMESTAMP_RESOLUTION.as_secs()))
 }

@@ -40,8 +40,8 @@ impl Fault {
 
     /// Whether the disk is full or fails. If not, the cause may be an existing file with this name.
     pub(crate) fn is_of_the_disk(&self) -> bool {
-        const OF_THE_DISK: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS];
-        matches!(self, Self::Io(error) if OF_THE_DISK.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())))
+        const DISK_ERRORS: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS];
+        matches!(self, Self::Io(error) if DISK_ERRORS.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())))
     }
 }
 

@@ -25,9 +25,9 @@ const STALE_RETRIES: usize = 4;
 /// Number of retries of a publication whose directory was removed during the publication (by
 /// eviction or by a user).
 const PUBLISH_RETRIES: usize = 8;
-const ASIDE: &str = "aside";
+const QUARANTINE: &str = "aside";
 /// Number of faulty entries that are kept for inspection.
-const ASIDE_KEPT: usize = 16;
+const MAX_QUARANTINED: usize = 16;
 /// Maximum depth of removing a directory that has the name of an entry.
 const TREE_DEPTH: u32 = 8;
 const TEMP_PREFIX: &str = "tmp-";
@@ -352,8 +352,8 @@ pub(crate) fn open_or_clear(
 
 /// Moves the item with this name away, or removes it if it cannot be moved.
 pub(crate) fn clear_place(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<(), Fault> {
-    let aside = base.create_dir(ASIDE).or_else(|fault| match base.remove_tree(ASIDE, TREE_DEPTH) {
-        Ok(()) => base.create_dir(ASIDE),
+    let aside = base.create_dir(QUARANTINE).or_else(|fault| match base.remove_tree(QUARANTINE, TREE_DEPTH) {
+        Ok(()) => base.create_dir(QUARANTINE),
         Err(_) => Err(fault),
     });
     let moved = aside.and_then(|aside| {
@@ -444,7 +444,7 @@ pub(crate) fn sweep_temps(dir: &SafeDir) {
 
 fn trim_aside(aside: &SafeDir) {
     let listed = aside.list().unwrap_or_default();
-    let surplus = (listed.len() + 1).saturating_sub(ASIDE_KEPT);
+    let surplus = (listed.len() + 1).saturating_sub(MAX_QUARANTINED);
     for name in listed.iter().take(surplus) {
         let _ = aside.remove_tree(name, TREE_DEPTH);
     }

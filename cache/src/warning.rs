@@ -110,7 +110,7 @@ pub(crate) struct Warnings {
 
 /// Maximum number of stored warnings, so that a directory of faulty files does not use up the
 /// memory.
-const KEPT: usize = 256;
+const MAX_WARNINGS: usize = 256;
 
 impl Warnings {
     pub(crate) fn new(callback: Option<OnWarning>) -> Self {
@@ -120,7 +120,7 @@ impl Warnings {
     pub(crate) fn push(&self, warning: Warning) {
         {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if seen.contains(&warning) || seen.len() >= KEPT {
+            if seen.contains(&warning) || seen.len() >= MAX_WARNINGS {
                 return;
             }
             seen.push(warning.clone());

@@ -283,10 +283,10 @@ impl From<Error> for Fault {
 /// A list of names for an error line: the first names if there are many.
 pub(crate) fn listed(names: &[String]) -> String {
     /// Maximum characters of the list: an error line has other words too.
-    const ROOM: usize = 200;
+    const MAX_LIST_CHARS: usize = 200;
     let (mut list, mut left) = (String::new(), names.len());
     for name in names.iter().map(|name| shown(name)) {
-        if !list.is_empty() && list.len() + name.len() > ROOM {
+        if !list.is_empty() && list.len() + name.len() > MAX_LIST_CHARS {
             break;
         }
         list.push_str(if list.is_empty() { "" } else { ", " });

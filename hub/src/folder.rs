@@ -21,11 +21,11 @@ const PREFIX: &str = "models--";
 const SNAPSHOTS: &str = "snapshots";
 const LOCKS: &str = ".locks";
 /// Maximum depth of folders in a repository.
-pub(crate) const DEEPEST: usize = 8;
+pub(crate) const MAX_DEPTH: usize = 8;
 /// Interval at which a waiter checks a lock.
-const LOOK: Duration = Duration::from_millis(100);
+const LOCK_POLL: Duration = Duration::from_millis(100);
 /// Maximum bytes of a ref file: a commit (40) and an end of line.
-const LONGEST_REFERENCE: u64 = 64;
+const MAX_REFERENCE: u64 = 64;
 
 /// The folders of one repository in the cache.
 pub(crate) struct Folder {
@@ -157,7 +157,7 @@ impl Folder {
         let mut walk = FolderWalk { within: within.as_deref(), skipped, found: vec![] };
         let mut snapshots = vec![];
         for commit in wanted.into_iter().chain(others.into_iter().map(|(_, commit)| commit)) {
-            walk.below(&all, &commit, "", DEEPEST + 1);
+            walk.below(&all, &commit, "", MAX_DEPTH + 1);
             walk.found.sort();
             snapshots.push(Snapshot { files: std::mem::take(&mut walk.found), commit });
         }
@@ -174,7 +174,7 @@ impl Folder {
         let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let Ok(Some(repository)) = self.there("") else { return known };
         let mut walk = FolderWalk { within: None, skipped: &mut |_, _| {}, found: vec![] };
-        walk.below(&repository, "refs", "", DEEPEST + 1);
+        walk.below(&repository, "refs", "", MAX_DEPTH + 1);
         walk.found.sort();
         for name in walk.found {
             if let Some(commit) = self.reference(&name) {
@@ -231,7 +231,7 @@ impl Folder {
             if !std::mem::replace(&mut told, true) {
                 waiting();
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(LOCK_POLL);
         }
     }
 
@@ -259,7 +259,7 @@ impl Folder {
         let gone = |path: PathBuf| move |e| write("remove", &path, e);
         let Some(root) = self.root().map_err(gone(self.cache.clone()))? else { return Ok(()) };
         if let Ok(Some(repository)) = self.there("") {
-            remove_empty(&repository, SNAPSHOTS, DEEPEST + 2);
+            remove_empty(&repository, SNAPSHOTS, MAX_DEPTH + 2);
         }
         let mut unread = false;
         let left = self.snapshots(None, &mut |_, _| unread = true);
@@ -268,7 +268,7 @@ impl Folder {
             None => true,
         };
         if !unread && empty && left.iter().all(|s| s.files.is_empty()) {
-            root.remove_all(&self.name, DEEPEST + 4).map_err(gone(self.path()))?;
+            root.remove_all(&self.name, MAX_DEPTH + 4).map_err(gone(self.path()))?;
             if let Some(locks) = present(root.open(LOCKS)).map_err(gone(self.cache.join(LOCKS)))? {
                 locks
                     .remove_all(&self.name, 2)
@@ -285,7 +285,7 @@ fn steps(folders: &str) -> impl Iterator<Item = &str> {
 
 /// Reads the commit from a ref file.
 fn commit_in(place: &OpenDir, name: &str) -> Option<String> {
-    let text = String::from_utf8(place.read(name, LONGEST_REFERENCE).ok()?).ok()?;
+    let text = String::from_utf8(place.read(name, MAX_REFERENCE).ok()?).ok()?;
     Some(text.trim().to_owned()).filter(|c| is_commit(c))
 }
 

@@ -12,8 +12,8 @@ use ureq::{Agent, Body, Proxy};
 /// Maximum tries of a request. The count starts again when enough bytes were received.
 pub(crate) const TRIES: u32 = 5;
 /// The longest pause that a host may ask for. If it asks for more, the command ends with an error.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-const MOST_HOPS: usize = 10;
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+const MAX_HOPS: usize = 10;
 
 /// The client.
 pub(crate) struct Http {
@@ -82,7 +82,7 @@ impl Http {
     pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<HttpResponse, Fault> {
         let (mut commit, mut etag, mut size) = (None, None, None);
         let mut at: Uri = url.parse().map_err(|e| strange(url, format!("not a URL: {e}")))?;
-        for _ in 0..MOST_HOPS {
+        for _ in 0..MAX_HOPS {
             let response = self.once(&at, head, from)?;
             let said =
                 |name: &str| Some(response.headers().get(name)?.to_str().ok()?.trim().to_owned());
@@ -112,7 +112,7 @@ impl Http {
                 }
             }
         }
-        Err(strange(url, format!("{MOST_HOPS} redirects")).into())
+        Err(strange(url, format!("{MAX_HOPS} redirects")).into())
     }
 
     fn once(&self, at: &Uri, head: bool, from: u64) -> Result<Response<Body>, Fault> {
@@ -198,7 +198,7 @@ impl Http {
                 (tries, before) = (0, came());
             }
             tries += 1;
-            if tries >= TRIES || after.is_some_and(|wait| wait > LONGEST_PAUSE) {
+            if tries >= TRIES || after.is_some_and(|wait| wait > MAX_PAUSE) {
                 return Err(last(tries));
             }
             let pause = after.unwrap_or(self.pause * 2u32.pow(tries - 1));

@@ -5,7 +5,7 @@ use crate::reference::{Pick, is_gguf, is_path};
 use std::collections::BTreeMap;
 
 /// The quantization that is used if a repository has several models and the reference names none.
-pub const USUAL: &str = "Q4_K_M";
+pub const DEFAULT_QUANTIZATION: &str = "Q4_K_M";
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub(crate) fn choose(models: &[ModelFiles], pick: &Pick) -> Result<ModelFiles, A
         }
         Pick::Default if all.len() == 1 => all.clone(),
         Pick::Default => {
-            return choose(models, &Pick::Tag(USUAL.to_owned())).map_err(|_| match firsts(&all) {
+            return choose(models, &Pick::Tag(DEFAULT_QUANTIZATION.to_owned())).map_err(|_| match firsts(&all) {
                 none if none.is_empty() => AmbiguousReference::Nothing(none),
                 several => AmbiguousReference::Several(several),
             });

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of rows that are kept for images that come again: 400 images of 576 rows of 2048.
-const KEPT: usize = 2 << 30;
+const CACHED_BYTES: usize = 2 << 30;
 
 /// The error of an encoder, an image or its place in a prompt.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use crate::generate::{Answer, Request, generate};
 use crate::gguf::adapter::{Adapter, AdapterError};
 use crate::gguf::{self, Gguf};
 use crate::gpu::PageCount;
-use crate::graph::{Graph, GraphError, MOST_ADAPTERS, adapt};
+use crate::graph::{Graph, GraphError, MAX_ADAPTERS, adapt};
 use crate::host::Cpu;
 use crate::placement::{PlacementError, RequestedDevices, open_rank};
 use crate::sample::SampleOptions;
@@ -79,7 +79,7 @@ pub enum OpenError {
     #[error(transparent)]
     Adapter(#[from] AdapterError),
     /// Too many adapters.
-    #[error("{0} LoRA adapters are too many: at most {MOST_ADAPTERS} are supported")]
+    #[error("{0} LoRA adapters are too many: at most {MAX_ADAPTERS} are supported")]
     Adapters(usize),
     /// An option that cannot be combined with adapters.
     #[error("{0} cannot be combined with a LoRA adapter: remove one of them")]
@@ -251,7 +251,7 @@ pub fn with_adapters(
     if options.adapters.is_empty() && slots == 0 {
         return Ok((graph, gguf));
     }
-    if options.adapters.len().max(slots) > MOST_ADAPTERS {
+    if options.adapters.len().max(slots) > MAX_ADAPTERS {
         return Err(OpenError::Adapters(options.adapters.len().max(slots)));
     }
     let refused = [

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
 /// Maximum number of drafted tokens of a step.
-pub const MOST: usize = crate::exec::DRAFTS;
+pub const MAX_DRAFTS: usize = crate::exec::DRAFTS;
 
 /// An index of the n-grams of a text.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +50,7 @@ impl Lookup {
         let mut draft = vec![];
         if let Some(&at) = found {
             // If the match is near the end of the text, the draft repeats its own tokens.
-            for from in at as usize..at as usize + most.min(MOST) {
+            for from in at as usize..at as usize + most.min(MAX_DRAFTS) {
                 let beyond = from.checked_sub(tokens.len()).and_then(|i| draft.get(i));
                 let next = tokens.get(from).or(beyond).copied();
                 draft.extend(next);
@@ -74,8 +74,8 @@ pub struct DraftPolicy {
     gained: f64,
     /// Steps since the last trial.
     since: u32,
-    /// Steps to wait before the next trial, in addition to [`AGAIN`]. After a trial that was
-    /// slower, it is doubled and increased by [`AGAIN`].
+    /// Steps to wait before the next trial, in addition to [`RETRY_STEPS`]. After a trial that was
+    /// slower, it is doubled and increased by [`RETRY_STEPS`].
     patience: u32,
     /// Whether [`DraftPolicy::would`] was called: acceptance is also counted for drafts that were
     /// not run.
@@ -87,29 +87,29 @@ pub struct DraftPolicy {
 }
 
 /// Number of plain steps that are measured before the first drafted step.
-const WATCHED: u32 = 3;
+const MEASURED_PLAIN_STEPS: u32 = 3;
 /// Number of steps until the other mode is tried again: the text and the number of sequences in a
 /// step change.
-const AGAIN: u32 = 48;
+const RETRY_STEPS: u32 = 48;
 /// Drafted steps of a trial while drafts are accepted.
-const TRY: u32 = 4;
+const TRIAL_STEPS: u32 = 4;
 /// Maximum of [`DraftPolicy::patience`].
-const PATIENCE: u32 = 15 * AGAIN;
+const MAX_PATIENCE: u32 = 15 * RETRY_STEPS;
 /// Accepted tokens per draft that are needed for a trial, counted without running the drafts.
-const WORTH: f64 = 1.0;
+const MIN_ACCEPTED: f64 = 1.0;
 
 impl DraftPolicy {
     /// Whether the next step, with `sequences` sequences, may have drafts.
     pub fn go(&self, sequences: usize) -> bool {
-        let worth = !self.counted || self.gained >= WORTH;
+        let worth = !self.counted || self.gained >= MIN_ACCEPTED;
         if self.trying.is_some() {
             return true;
         }
         if self.plain == 0.0 || self.drafted == 0.0 {
-            return self.since >= WATCHED && worth;
+            return self.since >= MEASURED_PLAIN_STEPS && worth;
         }
         // The other mode is tried from time to time.
-        match (self.pays(sequences), self.since >= AGAIN + self.patience) {
+        match (self.pays(sequences), self.since >= RETRY_STEPS + self.patience) {
             (true, again) => !again,
             (false, again) => again && worth,
         }
@@ -143,11 +143,11 @@ impl DraftPolicy {
                 self.drafted += (took - self.drafted) / share;
                 self.gained += (right - self.gained) / share;
                 self.trying =
-                    tried.map(|tried| tried + 1).filter(|tried| *tried < TRY && right > WORTH);
+                    tried.map(|tried| tried + 1).filter(|tried| *tried < TRIAL_STEPS && right > MIN_ACCEPTED);
             }
         }
         self.since = self.since.saturating_add(1);
-        let tried = before.1 >= AGAIN + self.patience;
+        let tried = before.1 >= RETRY_STEPS + self.patience;
         if accepted.is_some() && !before.0 || tried {
             self.since = 0;
         }
@@ -155,7 +155,7 @@ impl DraftPolicy {
             self.patience = if self.trying.is_some() || self.pays(1) {
                 0
             } else {
-                (2 * self.patience + AGAIN).min(PATIENCE)
+                (2 * self.patience + RETRY_STEPS).min(MAX_PATIENCE)
             };
         }
     }
@@ -299,7 +299,7 @@ impl DeviceRun {
 
 #[cfg(test)]
 mod tests {
-    use super::{DraftPolicy, Lookup, MOST};
+    use super::{DraftPolicy, Lookup, MAX_DRAFTS};
     use std::time::Duration;
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
             assert_eq!(seen, Lookup::default().draft(&text[..n], 5), "{n} tokens");
             assert!(seen.len() <= 5);
         }
-        assert!(lookup.draft(&text, 100).len() <= MOST);
+        assert!(lookup.draft(&text, 100).len() <= MAX_DRAFTS);
     }
 
     #[test]

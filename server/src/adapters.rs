@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum bytes of an adapter's name.
-const MOST_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 
 /// The adapters of a request.
 #[derive(Debug, Clone)]
@@ -141,8 +141,8 @@ fn name(f: &mut Fields, caller: &Caller) -> Result<String, Refusal> {
     let Some(name) = f.text("lora_name")?.filter(|name| !name.is_empty()) else {
         return Err(f.wrong("lora_name", "is missing"));
     };
-    if name.len() > MOST_NAME || name.contains(|c: char| c.is_control() || c == ':') {
-        let why = format!("give at most {MOST_NAME} bytes without ':' and control characters");
+    if name.len() > MAX_NAME || name.contains(|c: char| c.is_control() || c == ':') {
+        let why = format!("give at most {MAX_NAME} bytes without ':' and control characters");
         return Err(f.wrong("lora_name", why));
     }
     if !caller.loads_adapters {

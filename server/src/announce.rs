@@ -18,13 +18,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Time between two announcements without a change.
-const EVERY: Duration = Duration::from_secs(10);
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two checks for a change.
-const LOOK: Duration = Duration::from_millis(50);
+const CHANGE_POLL: Duration = Duration::from_millis(50);
 /// Time limit of an announcement.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of the last announcement.
-const LAST: Duration = Duration::from_secs(2);
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Announcements, until [`Announcements::end`].
 pub struct Announcements {
@@ -51,7 +51,7 @@ impl Announcements {
     /// Announces the end of the worker.
     pub async fn end(self) {
         let _ = self.end.send(true);
-        let _ = timeout(LAST, self.made).await;
+        let _ = timeout(LAST_TIMEOUT, self.made).await;
     }
 }
 
@@ -75,7 +75,7 @@ impl Announcer {
             map.insert("ready".to_owned(), false.into());
             map.insert("ended".to_owned(), true.into());
         }
-        self.said(timeout(PATIENCE, post(&self.hive, &id, last.to_string())).await);
+        self.said(timeout(ANNOUNCE_TIMEOUT, post(&self.hive, &id, last.to_string())).await);
     }
 
     async fn again_and_again(&mut self) {
@@ -86,11 +86,11 @@ impl Announcer {
             let Ok(card) = self.service.work(move || card(&of, &worker, port, true)).await else {
                 return;
             };
-            let sent = timeout(PATIENCE, post(&self.hive, &self.worker.id, card.to_string())).await;
+            let sent = timeout(ANNOUNCE_TIMEOUT, post(&self.hive, &self.worker.id, card.to_string())).await;
             self.said(sent);
-            let next = Instant::now() + EVERY;
+            let next = Instant::now() + ANNOUNCE_INTERVAL;
             while Instant::now() < next && self.card(false) == told {
-                sleep(LOOK).await;
+                sleep(CHANGE_POLL).await;
             }
         }
     }
@@ -105,7 +105,7 @@ impl Announcer {
         let problem = match sent {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some(why),
-            Err(_) => Some(format!("no answer within {} s", PATIENCE.as_secs())),
+            Err(_) => Some(format!("no answer within {} s", ANNOUNCE_TIMEOUT.as_secs())),
         };
         let (hive, say) = (&self.hive, self.service.options.say);
         match (&problem, self.heard) {

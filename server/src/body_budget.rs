@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The first bytes of each body do not count. So an ordinary chat request is accepted even if many
 /// large bodies are in memory.
-const FREE: usize = 64 << 10;
+const UNCOUNTED_BYTES: usize = 64 << 10;
 
 /// Bytes of all bodies that are being read or whose request is being answered.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Drop for BodyPermit {
 impl BodyPermit {
     /// Sets the share to this many bytes. Returns false if the total would exceed its limit.
     fn grows_to(&mut self, len: usize, most: usize) -> bool {
-        let more = len.saturating_sub(FREE).saturating_sub(self.counted);
+        let more = len.saturating_sub(UNCOUNTED_BYTES).saturating_sub(self.counted);
         let count = |all: usize| all.checked_add(more).filter(|all| *all <= most || more == 0);
         let fits = self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok();
         if fits {
@@ -89,7 +89,7 @@ impl BodyBudget {
 
 #[cfg(test)]
 mod tests {
-    use super::{BodyBudget, FREE};
+    use super::{BodyBudget, UNCOUNTED_BYTES};
     use crate::options::Limits;
     use axum::body::Body;
 
@@ -97,19 +97,19 @@ mod tests {
     async fn total_body_size_is_limited_and_released() {
         let (bodies, limits) = (
             BodyBudget::default(),
-            Limits { body: 3 * FREE, bodies: 2 * FREE, ..Limits::default() },
+            Limits { body: 3 * UNCOUNTED_BYTES, bodies: 2 * UNCOUNTED_BYTES, ..Limits::default() },
         );
         let read = |n: usize| bodies.read(Body::from(vec![0; n]), &limits);
-        let one = read(2 * FREE).await.unwrap();
-        let two = read(2 * FREE).await.unwrap();
-        let refused = read(FREE + 1).await.unwrap_err();
+        let one = read(2 * UNCOUNTED_BYTES).await.unwrap();
+        let two = read(2 * UNCOUNTED_BYTES).await.unwrap();
+        let refused = read(UNCOUNTED_BYTES + 1).await.unwrap_err();
         assert_eq!(refused.status(), 503);
         // A small body is read even if the sum is at its limit.
-        assert_eq!(read(FREE).await.unwrap().len(), FREE);
+        assert_eq!(read(UNCOUNTED_BYTES).await.unwrap().len(), UNCOUNTED_BYTES);
         drop(one);
-        assert_eq!(read(2 * FREE).await.unwrap().len(), 2 * FREE);
+        assert_eq!(read(2 * UNCOUNTED_BYTES).await.unwrap().len(), 2 * UNCOUNTED_BYTES);
         drop(two);
-        assert_eq!(read(3 * FREE).await.unwrap().len(), 3 * FREE);
-        assert_eq!(read(3 * FREE + 1).await.unwrap_err().status(), 413);
+        assert_eq!(read(3 * UNCOUNTED_BYTES).await.unwrap().len(), 3 * UNCOUNTED_BYTES);
+        assert_eq!(read(3 * UNCOUNTED_BYTES + 1).await.unwrap_err().status(), 413);
     }
 }

@@ -16,16 +16,16 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 /// Interim response that tests whether a client that closed its sending side still listens. All
 /// HTTP/1.1 clients ignore it. If the client process has ended, its system resets the connection,
 /// and the next write fails.
-const ARE_YOU_THERE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Time before the first test: most answers are complete by then.
-const FIRST: Duration = Duration::from_millis(500);
+const FIRST_TEST: Duration = Duration::from_millis(500);
 /// Time before the second test. A reset after the first test can arrive in this time.
 const SECOND: Duration = Duration::from_millis(250);
 /// Time between all later tests.
-const LATER: Duration = Duration::from_secs(5);
+const TEST_INTERVAL: Duration = Duration::from_secs(5);
 /// After the last answer, the client's remaining bytes are read for this time. Closing before they
 /// are read would discard the answer.
-const LINGER: Duration = Duration::from_secs(2);
+const CLOSE_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of these bytes.
 const LINGER_BYTES: usize = 64 << 20;
 
@@ -103,7 +103,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn said_all(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let silence = self.activity.silence();
-            let first = if silence == OnClientEof::Old { self.patience } else { FIRST };
+            let first = if silence == OnClientEof::Old { self.patience } else { FIRST_TEST };
             let (timer, next) = self.silent.get_or_insert_with(|| (Box::pin(sleep(first)), SECOND));
             match silence {
                 OnClientEof::End => return Poll::Ready(Ok(())),
@@ -113,8 +113,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if silence == OnClientEof::Old {
                 return Poll::Ready(Ok(()));
             }
-            match Pin::new(&mut self.stream).poll_write(context, ARE_YOU_THERE) {
-                Poll::Ready(Ok(n)) if n == ARE_YOU_THERE.len() => {}
+            match Pin::new(&mut self.stream).poll_write(context, PROBE) {
+                Poll::Ready(Ok(n)) if n == PROBE.len() => {}
                 Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
                 // The socket does not accept even these few bytes.
                 Poll::Ready(Ok(_)) | Poll::Pending => {
@@ -123,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             let _ = Pin::new(&mut self.stream).poll_flush(context)?;
             timer.as_mut().reset(Instant::now() + *next);
-            *next = LATER;
+            *next = TEST_INTERVAL;
         }
     }
 }
@@ -186,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<S> {
                 return Poll::Ready(Ok(()));
             }
         }
-        let (timer, bytes) = me.lingering.get_or_insert_with(|| (Box::pin(sleep(LINGER)), 0));
+        let (timer, bytes) = me.lingering.get_or_insert_with(|| (Box::pin(sleep(CLOSE_DELAY)), 0));
         let mut some = [0; 8192];
         while *bytes < LINGER_BYTES && timer.as_mut().poll(context).is_pending() {
             let mut to = ReadBuf::new(&mut some);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Interval of checks for idle connections while no connection closes.
-const LOOK: Duration = Duration::from_millis(50);
+const IDLE_POLL: Duration = Duration::from_millis(50);
 
 /// The open connections, and their maximum number.
 pub struct ConnectionLimit {
@@ -89,7 +89,7 @@ impl ConnectionLimit {
 
     /// Waits until a slot is free, at most a few milliseconds.
     pub async fn one_left(&self) {
-        let _ = tokio::time::timeout(LOOK, self.left.notified()).await;
+        let _ = tokio::time::timeout(IDLE_POLL, self.left.notified()).await;
     }
 }
 

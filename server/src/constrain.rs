@@ -79,7 +79,7 @@ pub struct Constrained {
 /// Maximum time for the first token of a constraint.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Response header that lists the schema keywords that were not enforced.
-const UNHELD: &str = "x-kjit-not-held";
+const NOT_ENFORCED: &str = "x-kjit-not-held";
 
 /// The schema keywords that are not enforced, as a string.
 pub fn not_held(constraints: &[Constrained]) -> String {
@@ -91,7 +91,7 @@ pub fn noted(mut response: Response, not_held: &str) -> Response {
     const LONGEST: usize = 500;
     let words: String = not_held.escape_default().take(LONGEST).collect();
     if let Some(value) = HeaderValue::from_str(&words).ok().filter(|value| !value.is_empty()) {
-        response.headers_mut().insert(UNHELD, value);
+        response.headers_mut().insert(NOT_ENFORCED, value);
     }
     response
 }
@@ -250,7 +250,7 @@ fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
 
 /// Whether a tool has no parameters: its schema has no properties and allows no others.
 fn takes_nothing(parameters: &Value) -> bool {
-    const SAYS: [&str; 9] = [
+    const CALL_MARKERS: [&str; 9] = [
         "$ref",
         "additionalProperties",
         "patternProperties",
@@ -267,7 +267,7 @@ fn takes_nothing(parameters: &Value) -> bool {
         Some(Value::Array(all)) => all.is_empty(),
         other => other.is_none(),
     };
-    empty("properties") && empty("required") && !SAYS.iter().any(|word| map.contains_key(*word))
+    empty("properties") && empty("required") && !CALL_MARKERS.iter().any(|word| map.contains_key(*word))
 }
 
 /// The schema of a tool's arguments. Arguments must be an object, even if the schema does not say

@@ -3,11 +3,11 @@
 use crate::constrain::OutputConstraints;
 use crate::fields::Fields;
 use crate::generation::OutputParsing;
-use crate::images::{ImageRefusal, MOST_IMAGES, MessageImage};
+use crate::images::{ImageRefusal, MAX_IMAGES, MessageImage};
 use crate::loaded::Loaded;
 use crate::prompt::Prompt;
 use crate::refusal::Refusal;
-use crate::tool::MOST_TOOLS;
+use crate::tool::MAX_TOOLS;
 use crate::tool::{Tool, checked_name};
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
@@ -221,8 +221,8 @@ fn shown(
             "this model reads text only: kjit serve reads images if it is started with --mmproj",
         ));
     };
-    if let Some(more) = all.get(MOST_IMAGES) {
-        return Err(more.wrong(format_args!("give at most {MOST_IMAGES} images")));
+    if let Some(more) = all.get(MAX_IMAGES) {
+        return Err(more.wrong(format_args!("give at most {MAX_IMAGES} images")));
     }
     let mut whole = ImagePrompt::default();
     // Image by image, so that an error names its field and one file is in memory at a time.
@@ -350,8 +350,8 @@ pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
 /// Reads and checks the tools of a request.
 pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, String)>, Refusal> {
     let Some(all) = fields.list("tools")?.filter(|all| !all.is_empty()) else { return Ok(None) };
-    if all.len() > MOST_TOOLS {
-        return Err(fields.wrong("tools", format_args!("give at most {MOST_TOOLS}")));
+    if all.len() > MAX_TOOLS {
+        return Err(fields.wrong("tools", format_args!("give at most {MAX_TOOLS}")));
     }
     let whole = raw(body, &["tools"]).unwrap_or_default();
     let mut tools: Vec<Tool> = vec![];

@@ -11,8 +11,8 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Error};
 
 /// Maximum time of a fetch, and maximum bytes of an image.
-const LONGEST: Duration = Duration::from_secs(10);
-const MOST: u64 = 32 << 20;
+const MAX_TIME: Duration = Duration::from_secs(10);
+const MAX_BYTES: u64 = 32 << 20;
 const REDIRECTS: u32 = 3;
 
 /// Fetches over HTTP and HTTPS.
@@ -22,7 +22,7 @@ impl Fetch {
     /// No proxy is used: it would resolve the names itself.
     pub fn new() -> Fetch {
         let config = Agent::config_builder()
-            .timeout_global(Some(LONGEST))
+            .timeout_global(Some(MAX_TIME))
             .max_redirects(REDIRECTS)
             .proxy(None)
             .build();
@@ -36,7 +36,7 @@ impl Fetch {
     pub fn get(&self, url: &str) -> Result<Vec<u8>, String> {
         let read = || {
             let mut answer = self.0.get(url).call()?;
-            answer.body_mut().with_config().limit(MOST).read_to_vec()
+            answer.body_mut().with_config().limit(MAX_BYTES).read_to_vec()
         };
         read().map_err(|error| format!("the image cannot be fetched: {error}"))
     }

@@ -192,7 +192,7 @@ impl Fields {
             let name = format!("{}{name}", self.within);
             let noted = UNKNOWN.try_with(|all| {
                 let mut all = all.borrow_mut();
-                if all.len() < MOST_NOTED {
+                if all.len() < MAX_NOTED {
                     all.push(name.clone());
                 }
             });
@@ -205,7 +205,7 @@ impl Fields {
 }
 
 /// Maximum number of unknown fields that are recorded for a request.
-const MOST_NOTED: usize = 16;
+const MAX_NOTED: usize = 16;
 
 tokio::task_local! {
     /// Unknown fields of the request that the current task answers.

@@ -176,7 +176,7 @@ impl FinishReason {
 }
 
 /// Maximum time until the client takes a piece that is ready.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts an answer. Its pieces are sent to `to`, each with `index`. The answer is cancelled when
 /// the receiver is dropped.
@@ -473,7 +473,7 @@ impl Reader {
                 }
             }
             if let Some(started) = started {
-                match tokio::time::timeout(PATIENCE, to.send((index, started))).await {
+                match tokio::time::timeout(CLIENT_TIMEOUT, to.send((index, started))).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) | Err(_) => return,
                 }
@@ -481,7 +481,7 @@ impl Reader {
             if !scored && of_prompt.len() == forced {
                 scored = true;
                 let piece = AnswerEvent::Prompt(std::mem::take(&mut of_prompt));
-                match tokio::time::timeout(PATIENCE, to.send((index, piece))).await {
+                match tokio::time::timeout(CLIENT_TIMEOUT, to.send((index, piece))).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) | Err(_) => return,
                 }
@@ -491,7 +491,7 @@ impl Reader {
             if !parts.is_empty() || !scores.is_empty() || !ids.is_empty() {
                 let said = AnswerEvent::Said { parts, scores, ids, generated_tokens: generated };
                 let sent = to.send((index, said));
-                match tokio::time::timeout(PATIENCE, sent).await {
+                match tokio::time::timeout(CLIENT_TIMEOUT, sent).await {
                     Ok(Ok(())) => {}
                     // The receiver was dropped, or the client did not read in time.
                     Ok(Err(_)) | Err(_) => return,
@@ -526,7 +526,7 @@ impl Reader {
                     total: start.elapsed(),
                 }),
             };
-            let _ = tokio::time::timeout(PATIENCE, to.send((index, last))).await;
+            let _ = tokio::time::timeout(CLIENT_TIMEOUT, to.send((index, last))).await;
             return;
         }
     }

@@ -23,8 +23,8 @@ impl FromStr for Hive {
     type Err = String;
 
     fn from_str(url: &str) -> Result<Hive, String> {
-        const WANTED: &str = "give http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT";
-        let wrong = |why: &str| format!("{why}; {WANTED}");
+        const EXPECTED_URL: &str = "give http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT";
+        let wrong = |why: &str| format!("{why}; {EXPECTED_URL}");
         let uri: Uri = url.parse().map_err(|error| wrong(&format!("it is not a URL: {error}")))?;
         match uri.scheme_str() {
             Some("http") => {}

@@ -11,7 +11,7 @@ use kjit_model::images::{ImagesError, marker};
 use std::borrow::Cow;
 
 /// Maximum number of images of a request.
-pub const MOST_IMAGES: usize = 64;
+pub const MAX_IMAGES: usize = 64;
 
 /// An image of a message.
 #[derive(Debug)]

@@ -68,7 +68,7 @@ const WORKERS: usize = 4 * PLACES;
 /// Time after the stop timeout in which the last errors are sent.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Maximum bytes of a request head, and of a single read of a body.
-const AT_ONCE: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Files that are not connections: a quarter of the limit, within these bounds. Models, kernels,
 /// compilers and drivers open files.
 const OTHER_FILES: (usize, usize) = (24, 256);
@@ -345,7 +345,7 @@ pub async fn answer<S>(
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle)
-        .max_buf_size(AT_ONCE)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(connection, answers);
     let mut serving = pin!(serving);
     tokio::select! {

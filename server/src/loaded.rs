@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 /// Memory for embeddings with a generative model, besides weights, keys and values: hidden states
 /// of a prompt, and memory that the generating model may need later, for example for captured
 /// graphs.
-const BESIDE_WEIGHTS: u64 = 1 << 30;
+const EMBEDDING_RESERVE: u64 = 1 << 30;
 
 /// Time after a failed second opening before the next try.
-const AGAIN: Duration = Duration::from_secs(10);
+const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A model that is loaded.
 pub struct Loaded {
@@ -285,7 +285,7 @@ impl Loaded {
         }
         // Memory may have been short, so the opening is tried again later, but not for every
         // request.
-        if let Some((_, why)) = failed.as_ref().filter(|(at, _)| at.elapsed() < AGAIN) {
+        if let Some((_, why)) = failed.as_ref().filter(|(at, _)| at.elapsed() < REOPEN_INTERVAL) {
             return Err(why.clone());
         }
         let made = self
@@ -413,7 +413,7 @@ impl Loaded {
         one && open.memory.is_none()
             && !open.stream
             && open.host_layers.unwrap_or(0) + open.host_experts + open.host_ffn.unwrap_or(0) == 0
-            && free > self.weights + self.weights / 8 + self.context_bytes + BESIDE_WEIGHTS
+            && free > self.weights + self.weights / 8 + self.context_bytes + EMBEDDING_RESERVE
     }
 
     /// Number of kernels compiled by this process, and number of kernels from the cache.
@@ -646,8 +646,8 @@ impl LoadedModels {
 }
 
 /// Time between two tries to open a device that other models still use, and number of tries.
-const PAUSE: Duration = Duration::from_millis(200);
-const TRIES: usize = 50;
+const OPEN_RETRY_PAUSE: Duration = Duration::from_millis(200);
+const OPEN_TRIES: usize = 50;
 
 /// Opens the session again after a device fault, with the same options.
 fn again(
@@ -667,8 +667,8 @@ fn again(
         let mut opened = open();
         // Other models may still use the device.
         if opened.is_err() && others.renew(&device, &served.path) {
-            for _ in 0..TRIES {
-                std::thread::sleep(PAUSE);
+            for _ in 0..OPEN_TRIES {
+                std::thread::sleep(OPEN_RETRY_PAUSE);
                 opened = open();
                 if opened.is_ok() {
                     break;

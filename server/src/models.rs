@@ -16,17 +16,17 @@ use tokio::sync::watch;
 
 /// Time limit of a request that waits for its model. Compiling all kernels of a large model for the
 /// first time takes minutes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum wait until a busy model that needs the memory is idle.
-const FOR_ROOM: Duration = Duration::from_secs(60);
+const MAX_MEMORY_WAIT: Duration = Duration::from_secs(60);
 /// Maximum time for an unloaded model to finish. It is idle, except for requests that arrived at
 /// the last moment.
-const LAST: Duration = Duration::from_secs(60);
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two checks for idle models.
-const LOOK: Duration = Duration::from_millis(200);
+const IDLE_POLL: Duration = Duration::from_millis(200);
 /// Time limit for readers that still hold an unloaded model, such as `/status` while it queries the
 /// driver.
-const LOOKERS: Duration = Duration::from_secs(5);
+const READERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of a model.
 enum LoadState {
@@ -262,7 +262,7 @@ impl Models {
     ) -> Result<Lease, Refusal> {
         let mut changed = self.changed.subscribe();
         let mut waits: Option<LoadWaiter<'_>> = None;
-        let until = tokio::time::Instant::now() + PATIENCE;
+        let until = tokio::time::Instant::now() + LOAD_TIMEOUT;
         loop {
             {
                 let mut places = self.lock();
@@ -436,7 +436,7 @@ impl Models {
                 place.no_room.is_some()
                     || matches!(place.is, LoadState::Here(_)) && place.stays(idle).is_some()
             };
-            let most = if all.iter().any(looks) { LOOK } else { PATIENCE };
+            let most = if all.iter().any(looks) { IDLE_POLL } else { LOAD_TIMEOUT };
             places =
                 self.asked.wait_timeout(places, most).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -490,7 +490,7 @@ impl Models {
                 why.room && places.0.iter().any(|place| matches!(place.is, LoadState::Here(_)));
             if let Some(place) = places.0.get_mut(at).filter(|_| busy) {
                 place.is = LoadState::Away;
-                let until = until.unwrap_or_else(|| Instant::now() + FOR_ROOM);
+                let until = until.unwrap_or_else(|| Instant::now() + MAX_MEMORY_WAIT);
                 place.no_room = Some(NotEnoughMemory { until, why: why.line });
                 return;
             }
@@ -531,9 +531,9 @@ impl Models {
     }
 
     fn unload(&self, at: usize, lease: Lease) {
-        lease.stop(LAST);
+        lease.stop(UNLOAD_TIMEOUT);
         // The memory must be free before the next model is loaded.
-        let until = Instant::now() + LOOKERS;
+        let until = Instant::now() + READERS_TIMEOUT;
         while Arc::strong_count(&lease.loaded) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Maximum number of texts in a request.
-const MOST: usize = 1024;
+const MAX_TEXTS: usize = 1024;
 
 /// `POST /v1/rerank`.
 ///
@@ -104,7 +104,7 @@ pub async fn score(
 }
 
 fn texts(f: &mut Fields, name: &str) -> Result<Vec<String>, Refusal> {
-    let texts = f.texts(name, MOST)?;
+    let texts = f.texts(name, MAX_TEXTS)?;
     match texts.is_empty() || texts.iter().any(String::is_empty) {
         true => Err(f.wrong(name, "give at least one text, and none that is empty")),
         false => Ok(texts),
@@ -120,9 +120,9 @@ fn documents(f: &mut Fields, name: &str) -> Result<Vec<String>, Refusal> {
     };
     let texts: Option<Vec<String>> = all.iter().map(text).collect();
     texts
-        .filter(|all| (1..=MOST).contains(&all.len()) && !all.iter().any(String::is_empty))
+        .filter(|all| (1..=MAX_TEXTS).contains(&all.len()) && !all.iter().any(String::is_empty))
         .ok_or_else(|| {
-            let why = format_args!("give a list of 1 to {MOST} texts that are not empty");
+            let why = format_args!("give a list of 1 to {MAX_TEXTS} texts that are not empty");
             f.wrong(name, why)
         })
 }

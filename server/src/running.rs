@@ -25,7 +25,7 @@ const SOCKET: &str = ".sock";
 /// Maximum number of servers with the same process id: containers may share the folder.
 const SAME_NUMBER: u32 = 16;
 /// Maximum number of sockets that are read.
-const MOST: usize = 64;
+const MAX_SOCKETS: usize = 64;
 /// Maximum bytes of a document. A model takes about 150.
 const DOCUMENT: u64 = 1 << 20;
 /// Time for a program to take the document.
@@ -84,7 +84,7 @@ impl Folder {
             }
         }
         names.sort();
-        names.truncate(MOST);
+        names.truncate(MAX_SOCKETS);
         Ok(names)
     }
 }

@@ -11,8 +11,8 @@ use kjit_model::sample::{Dry, DynamicTemperature, Mirostat, MirostatVersion, Xtc
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of breakers in a request, and maximum bytes of one.
-const MOST_BREAKERS: usize = 16;
-const MOST_BYTES: usize = 64;
+const MAX_BREAKERS: usize = 16;
+const MAX_BYTES: usize = 64;
 
 /// Reads the fields. Returns the options with them, and the strings of the breakers.
 ///
@@ -53,9 +53,9 @@ pub fn read(f: &mut Fields, options: SampleOptions) -> Result<Sampling, Refusal>
         breakers: vec![],
     };
     let given = f.peek("dry_sequence_breakers").is_some();
-    let breakers = f.texts("dry_sequence_breakers", MOST_BREAKERS)?;
-    if !breakers.iter().all(|text| (1..=MOST_BYTES).contains(&text.len())) {
-        let why = format_args!("give texts of 1 to {MOST_BYTES} bytes");
+    let breakers = f.texts("dry_sequence_breakers", MAX_BREAKERS)?;
+    if !breakers.iter().all(|text| (1..=MAX_BYTES).contains(&text.len())) {
+        let why = format_args!("give texts of 1 to {MAX_BYTES} bytes");
         return Err(f.wrong("dry_sequence_breakers", why));
     }
     let breakers = match given {
@@ -81,7 +81,7 @@ pub struct Breakers(Mutex<Vec<Found>>);
 type Found = (Vec<String>, Arc<Vec<u32>>);
 
 /// Maximum number of lists that are kept.
-const KEPT: usize = 8;
+const MAX_LISTS: usize = 8;
 
 impl Breakers {
     /// The tokens whose text contains one of these strings, in ascending order. The first call
@@ -93,7 +93,7 @@ impl Breakers {
         }
         let ids = Arc::new(loaded.tokenizer.ids_with_any(texts));
         let mut all = lock();
-        if all.len() >= KEPT {
+        if all.len() >= MAX_LISTS {
             all.remove(0);
         }
         all.push((texts.to_vec(), Arc::clone(&ids)));

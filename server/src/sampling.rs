@@ -13,9 +13,9 @@ use std::hash::{BuildHasher, RandomState};
 /// Number of last tokens to which OpenAI's penalties apply: the whole answer.
 const ALL: usize = 1 << 16;
 /// Maximum number of tokens that end an answer, per request.
-const MOST_STOPS: usize = 64;
+const MAX_STOPS: usize = 64;
 /// Maximum number of biases in a request.
-const MOST_BIASES: usize = 1024;
+const MAX_BIASES: usize = 1024;
 
 /// Reads OpenAI's fields and common additions: `top_k`, `min_p`, `repeat_penalty` (also
 /// `repetition_penalty`). Defaults are OpenAI's: temperature 1, no cuts.
@@ -127,14 +127,14 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
         Refusal::field(
             "logit_bias",
             format_args!(
-                "give an object of at most {MOST_BIASES} token ids, each with a number from \
+                "give an object of at most {MAX_BIASES} token ids, each with a number from \
                  -100 to 100"
             ),
         )
     };
     match fields.take("logit_bias") {
         None => Ok(vec![]),
-        Some(Value::Object(map)) if map.len() <= MOST_BIASES => {
+        Some(Value::Object(map)) if map.len() <= MAX_BIASES => {
             let one = |(id, bias): (&String, &Value)| {
                 let id = id.parse::<u32>().ok()?;
                 Some((id, bias.as_f64().filter(|b| b.abs() <= 100.0)? as f32))
@@ -183,8 +183,8 @@ impl Ends {
 pub fn ends(f: &mut Fields) -> Result<Ends, Refusal> {
     let all = f.list("stop_token_ids")?.unwrap_or_default();
     let ids: Option<Vec<u32>> = all.iter().map(|id| id.as_u64()?.try_into().ok()).collect();
-    let ids = ids.filter(|ids| ids.len() <= MOST_STOPS).ok_or_else(|| {
-        f.wrong("stop_token_ids", format_args!("give a list of at most {MOST_STOPS} token ids"))
+    let ids = ids.filter(|ids| ids.len() <= MAX_STOPS).ok_or_else(|| {
+        f.wrong("stop_token_ids", format_args!("give a list of at most {MAX_STOPS} token ids"))
     })?;
     Ok(Ends { ids, least: f.count("min_tokens", 0..=i64::MAX)?.unwrap_or(0) })
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for preparing a request. Work in proportion to the size of the request takes far
 /// less.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PREPARATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// State that all requests share.
 pub struct Service {
@@ -165,10 +165,10 @@ impl Service {
             drop(place);
             made
         });
-        match tokio::time::timeout(PATIENCE, done).await {
+        match tokio::time::timeout(PREPARATION_TIMEOUT, done).await {
             Ok(made) => made?,
             Err(_) => {
-                let seconds = PATIENCE.as_secs();
+                let seconds = PREPARATION_TIMEOUT.as_secs();
                 let why = format!(
                     "to read its prompt and schemas takes longer than {seconds} s: make them \
                      smaller"

@@ -17,9 +17,9 @@ use tokio::time::{Instant, Sleep, sleep};
 /// its own answer.
 pub const IN_FLIGHT: usize = 256;
 /// Maximum time without output. Proxies close connections that are silent for longer.
-const SILENCE: Duration = Duration::from_secs(10);
+const MAX_SILENCE: Duration = Duration::from_secs(10);
 /// Approximate maximum bytes of a frame: pieces that are ready are sent together.
-const AT_ONCE: usize = 16 << 10;
+const MAX_FRAME_BYTES: usize = 16 << 10;
 
 /// Turns pieces into the dialect's text. `None` is the end, and is passed once.
 pub type Format = Box<dyn FnMut(Option<(usize, AnswerEvent)>) -> String + Send>;
@@ -58,7 +58,7 @@ fn response(
     nothing: &'static str,
 ) -> Response {
     let streamed =
-        Streamed { pieces, format, nothing, silence: Box::pin(sleep(SILENCE)), ended: false };
+        Streamed { pieces, format, nothing, silence: Box::pin(sleep(MAX_SILENCE)), ended: false };
     let mut response = Response::new(Body::new(streamed));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -80,7 +80,7 @@ impl hyper::body::Body for Streamed {
             return Poll::Ready(None);
         }
         let mut text = String::new();
-        while !self.ended && text.len() < AT_ONCE {
+        while !self.ended && text.len() < MAX_FRAME_BYTES {
             let Poll::Ready(piece) = self.pieces.poll_recv(context) else { break };
             self.ended = piece.is_none();
             text += &(self.format)(piece);
@@ -94,7 +94,7 @@ impl hyper::body::Body for Streamed {
             }
             text = self.nothing.to_owned();
         }
-        self.silence.as_mut().reset(Instant::now() + SILENCE);
+        self.silence.as_mut().reset(Instant::now() + MAX_SILENCE);
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(text)))))
     }
 }

@@ -5,7 +5,7 @@ use crate::refusal::Refusal;
 use serde_json::Value;
 
 /// Maximum bytes of a tool name: Anthropic's limit (OpenAI's is 64).
-pub(super) const MOST_NAME: usize = 128;
+pub(super) const MAX_NAME: usize = 128;
 
 /// An offered tool.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub struct Tool {
 pub fn checked_name(f: &mut Fields, others: &[Tool]) -> Result<String, Refusal> {
     let name = f.needed_text("name")?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
-    if !(1..=MOST_NAME).contains(&name.len()) || !name.bytes().all(good) {
-        let why = format_args!("give 1 to {MOST_NAME} letters, digits, '_', '-' or '.'");
+    if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(good) {
+        let why = format_args!("give 1 to {MAX_NAME} letters, digits, '_', '-' or '.'");
         return Err(f.wrong("name", why));
     }
     match others.iter().any(|tool| tool.name == name) {
@@ -35,4 +35,4 @@ pub fn checked_name(f: &mut Fields, others: &[Tool]) -> Result<String, Refusal> 
 }
 
 /// Maximum number of tools in a request.
-pub const MOST_TOOLS: usize = 128;
+pub const MAX_TOOLS: usize = 128;

@@ -2,7 +2,7 @@
 
 use crate::fields::Fields;
 use crate::refusal::Refusal;
-use crate::tool::MOST_TOOLS;
+use crate::tool::MAX_TOOLS;
 use crate::tool::{Tool, checked_name};
 use serde_json::{Value, json};
 
@@ -21,8 +21,8 @@ impl ToolList {
     /// # Errors
     /// A field is wrong, or another tool has this name.
     pub fn add(&mut self, f: &mut Fields, schema: &str) -> Result<(), Refusal> {
-        if self.tools.len() >= MOST_TOOLS {
-            return Err(Refusal::field("tools", format_args!("give at most {MOST_TOOLS}")));
+        if self.tools.len() >= MAX_TOOLS {
+            return Err(Refusal::field("tools", format_args!("give at most {MAX_TOOLS}")));
         }
         let name = checked_name(f, &self.tools)?;
         let description = f.text("description")?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Environment variable in the process of a simulated test: the name of the test.
-const INSIDE: &str = "HIPSIM_TEST";
+const CHILD_VARIABLE: &str = "HIPSIM_TEST";
 
 /// Sources of the simulator, in the order of the compiler's command line.
 const UNITS: &[&str] = &[
@@ -152,7 +152,7 @@ impl Setup {
     /// # Panics
     /// The test fails. The message contains its output.
     pub fn run(&self, test: &str, temporary: &str, body: impl FnOnce()) {
-        if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
+        if std::env::var_os(CHILD_VARIABLE).is_some_and(|inside| inside == test) {
             return body();
         }
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -160,7 +160,7 @@ impl Setup {
             return;
         }
         let mut command = Command::new(std::env::current_exe().unwrap_or_default());
-        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, test);
+        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD_VARIABLE, test);
         let output = self
             .apply(temporary, &mut command)
             .output()

@@ -9,7 +9,7 @@ const CUT: &str = "…";
 /// Spaces between two columns.
 const GAP: usize = 2;
 /// Minimum width of a column.
-const LEAST: usize = 8;
+const MIN_WIDTH: usize = 8;
 
 /// Columns of the terminal on stdout; `None` if stdout is not a terminal.
 pub fn width() -> Option<usize> {
@@ -68,7 +68,7 @@ pub fn write(
     while over > 0 {
         let flexible = widths.iter_mut().zip(columns).filter(|(_, c)| **c == Column::Flexible);
         let Some((widest, _)) = flexible.max_by_key(|(width, _)| **width) else { break };
-        if *widest <= LEAST {
+        if *widest <= MIN_WIDTH {
             break;
         }
         (*widest, over) = (*widest - 1, over - 1);

@@ -34,11 +34,11 @@ const REMOTE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
 
 /// The server of `--cache-remote`.
 fn remote(shared: &Shared) -> Option<RemotePacks> {
-    static TOLD: Once = Once::new();
+    static PRINTED: Once = Once::new();
     let address = shared.cache_remote.as_ref()?;
     let leave = |why: &dyn Display| {
         if !shared.quiet {
-            TOLD.call_once(|| say(format_args!("warning: {address} is not asked: {why}")));
+            PRINTED.call_once(|| say(format_args!("warning: {address} is not asked: {why}")));
         }
         None
     };

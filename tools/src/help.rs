@@ -8,7 +8,7 @@ use std::io::{self, Write};
 /// Maximum width in columns. Also the width if stdout is not a terminal.
 const WIDTH: usize = 100;
 /// Minimum columns of a description.
-const LEAST: usize = 24;
+const MIN_WIDTH: usize = 24;
 
 /// Prints the help of a command, as clap formatted it.
 pub fn print(help: &clap::builder::StyledStr) -> io::Result<()> {
@@ -36,7 +36,7 @@ fn wrapped(text: &str, width: usize) -> String {
 /// Breaks a line. The next lines are indented to its description.
 fn wrap(line: &str, width: usize, out: &mut String) {
     let mut indent = description(&strip_ansi_codes(line));
-    if indent + LEAST > width {
+    if indent + MIN_WIDTH > width {
         indent = line.len() - line.trim_start().len() + 2;
     }
     // A default value stays in one line.

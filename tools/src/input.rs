@@ -14,7 +14,7 @@ use std::time::Duration;
 const LIMIT: u64 = 256 << 20;
 
 /// Time after which a line reports that kjit still waits for the end of a pipe.
-const PATIENCE: Duration = Duration::from_secs(3);
+const NOTICE_DELAY: Duration = Duration::from_secs(3);
 
 /// Reads stdin to its end.
 pub fn stdin(what: &str) -> anyhow::Result<Vec<u8>> {
@@ -32,7 +32,7 @@ pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     let quiet = shared.quiet;
     // If the system cannot start the thread, that line is missing.
     let _ = std::thread::Builder::new().name("kjit waits for stdin".into()).spawn(move || {
-        if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && !quiet {
+        if waiting.recv_timeout(NOTICE_DELAY) == Err(RecvTimeoutError::Timeout) && !quiet {
             say("note: reading stdin to its end, to put it before the prompt (< /dev/null if \
                 nothing should)");
         }

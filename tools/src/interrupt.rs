@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Whether the work checks [`Interrupt::came`].
-static WATCHED: AtomicBool = AtomicBool::new(false);
+static WORK_CHECKS: AtomicBool = AtomicBool::new(false);
 /// Whether Ctrl-C was pressed since the last [`Interrupt::forget`].
-static CAME: AtomicBool = AtomicBool::new(false);
+static PRESSED: AtomicBool = AtomicBool::new(false);
 
 /// Creates the text after "interrupted".
 type MessageFn = Box<dyn Fn() -> String + Send>;
@@ -29,7 +29,7 @@ pub fn leaves_nothing() {
 pub fn listen() {
     let _ = ctrlc::set_handler(|| {
         // A second Ctrl-C ends the program immediately.
-        if !WATCHED.load(Ordering::Relaxed) || CAME.swap(true, Ordering::Relaxed) {
+        if !WORK_CHECKS.load(Ordering::Relaxed) || PRESSED.swap(true, Ordering::Relaxed) {
             let words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
             match words.as_ref() {
                 Some(words) => say(format_args!("interrupted: {}", words())),
@@ -45,24 +45,24 @@ pub struct Interrupt(());
 
 impl Interrupt {
     pub fn watch() -> Interrupt {
-        CAME.store(false, Ordering::Relaxed);
-        WATCHED.store(true, Ordering::Relaxed);
+        PRESSED.store(false, Ordering::Relaxed);
+        WORK_CHECKS.store(true, Ordering::Relaxed);
         Interrupt(())
     }
 
     /// Whether Ctrl-C was pressed.
     pub fn came(&self) -> bool {
-        CAME.load(Ordering::Relaxed)
+        PRESSED.load(Ordering::Relaxed)
     }
 
     /// Resets the flag.
     pub fn forget(&self) {
-        CAME.store(false, Ordering::Relaxed);
+        PRESSED.store(false, Ordering::Relaxed);
     }
 }
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        WATCHED.store(false, Ordering::Relaxed);
+        WORK_CHECKS.store(false, Ordering::Relaxed);
     }
 }

@@ -12,9 +12,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A model that opens in this time has no bar.
-const LATE: Duration = Duration::from_millis(300);
+const BAR_DELAY: Duration = Duration::from_millis(300);
 /// Time between two updates.
-const LOOK: Duration = Duration::from_millis(100);
+const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of a page, as the kernel counts them in `statm` on x86-64 and most 64-bit Arm systems. If
 /// pages are larger, the bar only shows too little.
 const PAGE: u64 = 4096;
@@ -32,10 +32,10 @@ impl Loading {
         let (all, before) = (bytes(model), mapped().unwrap_or(0));
         let (done, wait) = channel();
         let show = move || {
-            let mut next = LATE;
+            let mut next = BAR_DELAY;
             let mut bar = None;
             while wait.recv_timeout(next) == Err(RecvTimeoutError::Timeout) {
-                next = LOOK;
+                next = UPDATE_INTERVAL;
                 let bar = bar.get_or_insert_with(|| drawn(&name, all));
                 let read = mapped().unwrap_or(0).saturating_sub(before);
                 bar.set_position(read.min(all));

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether another rank answers.
-static SILENT: AtomicBool = AtomicBool::new(false);
+static OTHER_RANK_ANSWERS: AtomicBool = AtomicBool::new(false);
 
 /// NVIDIA's library reads it in its first call. Its purpose is described in `driver/collective.rs`
 /// of the engine.
@@ -48,7 +48,7 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
         return Err(error).context("--split ranks: cannot start this program again");
     }
     if ranks.rank > 0 {
-        SILENT.store(true, Ordering::Relaxed);
+        OTHER_RANK_ANSWERS.store(true, Ordering::Relaxed);
         (cli.shared.quiet, cli.shared.verbose) = (true, 0);
     }
     Ok(())
@@ -62,7 +62,7 @@ fn refused(command: &str) -> anyhow::Result<()> {
 
 /// Whether this is a rank that does not answer.
 pub fn silent() -> bool {
-    SILENT.load(Ordering::Relaxed)
+    OTHER_RANK_ANSWERS.load(Ordering::Relaxed)
 }
 
 /// The output for answers: stdout, or nothing in a silent rank.

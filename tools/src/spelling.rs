@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 /// Ignored flags, with their possible values. kjit places layers by free memory and always uses
 /// flash attention and maps files. `kjit run MODEL` without a prompt is a chat.
-const LEFT_OUT: &[(&[&str], Value)] = &[
+const IGNORED_FLAGS: &[(&[&str], Value)] = &[
     (&["-ngl", "--n-gpu-layers", "--gpu-layers"], Value::Always),
     (&["-fa", "--flash-attn"], Value::OneOf(&["on", "off", "auto", "0", "1"])),
     (&["-cnv", "--conversation", "--mlock", "--no-mmap"], Value::None),
@@ -48,7 +48,7 @@ pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
             tail.extend(rest);
             break;
         }
-        if let Some((_, value)) = LEFT_OUT.iter().find(|(words, _)| words.contains(&word)) {
+        if let Some((_, value)) = IGNORED_FLAGS.iter().find(|(words, _)| words.contains(&word)) {
             let follows = rest.peek().is_some_and(|next| match value {
                 Value::None => false,
                 Value::Always => true,

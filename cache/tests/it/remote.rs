@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn key(kernel: &str, maker: &str) -> BuildKey {
     let source = Key::builder("remote test").field("kernel", kernel).finish();
@@ -47,7 +47,7 @@ fn with_server(
 ) -> (Cache, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let remote = RemotePacks::new("http://server", vec![secret.public()], PATIENCE, move |name| {
+    let remote = RemotePacks::new("http://server", vec![secret.public()], TIMEOUT, move |name| {
         count.fetch_add(1, Ordering::Relaxed);
         Ok(files.iter().find(|(file, _)| file == name).map(|(_, bytes)| bytes.clone()))
     });

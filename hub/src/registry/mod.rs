@@ -28,7 +28,7 @@ const EMPTY: &[u8] = b"{}";
 /// The largest manifest, and the largest answer of a token service.
 const MANIFEST_LIMIT: u64 = 1 << 20;
 /// The most redirects of a download: to the registry's storage.
-const MOST_HOPS: usize = 5;
+const MAX_HOPS: usize = 5;
 
 /// The error of an exchange with a registry.
 #[derive(Debug, thiserror::Error)]
@@ -209,8 +209,8 @@ impl Registry {
                 break self.good(answer, &at, what)?;
             }
             hops += 1;
-            if hops > MOST_HOPS {
-                return Err(self.strange(format!("{MOST_HOPS} redirects")));
+            if hops > MAX_HOPS {
+                return Err(self.strange(format!("{MAX_HOPS} redirects")));
             }
             at = self.next(&at, &answer)?;
         };

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The scheme of a name.
 pub const SCHEME: &str = "oci://";
 /// The most characters of a repository, by the OCI distribution specification.
-const LONGEST: usize = 255;
+const MAX_CHARS: usize = 255;
 
 /// An artefact in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl FromStr for Artefact {
                 && part.starts_with(|c: char| c.is_ascii_alphanumeric())
                 && part.ends_with(|c: char| c.is_ascii_alphanumeric())
         };
-        if repository.len() > LONGEST || !repository.split('/').all(part) {
+        if repository.len() > MAX_CHARS || !repository.split('/').all(part) {
             return Err(bad(
                 "a repository has lower-case letters, digits, and - . _ / between them",
             ));

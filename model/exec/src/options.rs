@@ -177,9 +177,9 @@ pub struct OpenOptions {
     pub memory: Option<u64>,
     /// On a GPU: streams all layers, even if they fit.
     pub stream: bool,
-    /// LoRA adapters, at most [`kjit_graph::MOST_ADAPTERS`]. Each sequence has a scale for each.
+    /// LoRA adapters, at most [`kjit_graph::MAX_ADAPTERS`]. Each sequence has a scale for each.
     pub adapters: Vec<AdapterFile>,
-    /// Places for LoRA adapters that are loaded later, at most [`kjit_graph::MOST_ADAPTERS`], and
+    /// Places for LoRA adapters that are loaded later, at most [`kjit_graph::MAX_ADAPTERS`], and
     /// the largest rank of such an adapter. Not together with `adapters`. `None`: no places.
     pub adapter_slots: Option<(usize, usize)>,
     /// Rows of an image if they attend to each other, also to later ones (Gemma 3's 256). A GPU

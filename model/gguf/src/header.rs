@@ -11,7 +11,7 @@ use super::value::Value;
 const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// Minimum size of a key: its length, a key of one byte, a type, a value of one byte.
-const LEAST_KEY: u64 = 8 + 1 + 4 + 1;
+const MIN_KEY: u64 = 8 + 1 + 4 + 1;
 
 /// The metadata and tensors of one file, with their offsets.
 pub(crate) struct GgufHeader {
@@ -54,12 +54,12 @@ impl GgufHeader {
             Some(bytes) if bytes <= left && count < u64::from(u32::MAX) => Ok(()),
             _ => Err(ErrorKind::Count { what: what.into(), at, count, left }),
         };
-        fits("the number of tensors", tensors_at, n_tensors, tensors::LEAST_ENTRY, cursor.left())?;
-        fits("the number of metadata keys", keys_at, n_keys, LEAST_KEY, cursor.left())?;
+        fits("the number of tensors", tensors_at, n_tensors, tensors::MIN_ENTRY, cursor.left())?;
+        fits("the number of metadata keys", keys_at, n_keys, MIN_KEY, cursor.left())?;
         let metadata = Metadata::read(&mut cursor, n_keys)?;
         let alignment = alignment(&metadata, bytes)?;
         // The number is checked again after the keys, when fewer bytes are left.
-        fits("the number of tensors", tensors_at, n_tensors, tensors::LEAST_ENTRY, cursor.left())?;
+        fits("the number of tensors", tensors_at, n_tensors, tensors::MIN_ENTRY, cursor.left())?;
         let mut tensors = tensors::read(&mut cursor, n_tensors)?;
         let data_start = cursor.at().next_multiple_of(alignment);
         tensors::place(&mut tensors, data_start, alignment, bytes.len() as u64)?;

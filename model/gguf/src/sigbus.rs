@@ -8,7 +8,7 @@ const MESSAGE: &[u8] =
         and start kjit again\n";
 
 /// Whether a thread has already printed the message.
-static PRINTED: AtomicBool = AtomicBool::new(false);
+static MESSAGE_PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// Installs a SIGBUS handler. If another program truncates a mapped model file, reading past its
 /// new end then ends this process with one line on stderr and exit code 1. Programs should call it,
@@ -21,7 +21,7 @@ pub fn exit_on_truncated_file() {
         let code = unsafe { (*info).si_code };
         if code == libc::BUS_ADRERR {
             // Several threads may read the file: the first prints the message and ends the process.
-            if PRINTED.swap(true, Ordering::Relaxed) {
+            if MESSAGE_PRINTED.swap(true, Ordering::Relaxed) {
                 loop {
                     std::hint::spin_loop();
                 }

@@ -84,7 +84,7 @@ impl TensorInfo {
 
 /// Minimum bytes of an entry: name length, a name of one byte, dimension count, one dimension,
 /// type, offset.
-pub(crate) const LEAST_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+pub(crate) const MIN_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// Reads the directory. The caller has checked `count` against the remaining bytes.
 pub(crate) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<TensorInfo>, ErrorKind> {

@@ -25,12 +25,12 @@ use std::thread::JoinHandle;
 /// Maximum number of experts that are being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. This
 /// number keeps the loader busy during a token, and the CPU computes only a few more experts
 /// meanwhile.
-const UNDER_WAY: usize = 16;
+const MAX_LOADING: usize = 16;
 /// An expert replaces another expert if it was chosen at least 25 % more often and at least this
 /// number of times more.
 const MARGIN: u32 = 2;
 /// All counts are halved after this number of tokens, so that recent choices weigh more.
-const FADE: u64 = 1024;
+const HALVING_TOKENS: u64 = 1024;
 
 /// Counts of the expert cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -408,13 +408,13 @@ impl Loader {
             }
         }
         state.since += tokens;
-        if state.since >= FADE {
+        if state.since >= HALVING_TOKENS {
             state.since = 0;
             state.tables.iter_mut().flat_map(|t| &mut t.counts).for_each(|count| *count /= 2);
         }
         let (layers, mut after) = (state.tables.len(), None);
         for i in 0..layers {
-            if state.under_way >= UNDER_WAY || state.counts.stopped.is_some() {
+            if state.under_way >= MAX_LOADING || state.counts.stopped.is_some() {
                 break;
             }
             let layer = (state.next + i) % layers.max(1);

@@ -63,14 +63,14 @@ pub struct Timeline {
 /// device at the same time.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Added to the limit if other devices take part.
-const LATER: Duration = Duration::from_secs(2);
+const OTHER_DEVICES_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit for tools that slow launches down a thousand times.
-const PATIENT: Duration = Duration::from_secs(3600);
+const SLOW_TOOLS_TIMEOUT: Duration = Duration::from_secs(3600);
 
 const fn limit(probe: Probe) -> Duration {
     match probe {
         Probe::None | Probe::Stamps | Probe::Delays => LIMIT,
-        Probe::Patient => PATIENT,
+        Probe::Patient => SLOW_TOOLS_TIMEOUT,
         Probe::Stall => Duration::from_secs(1),
     }
 }
@@ -147,7 +147,7 @@ impl Persistent {
         let shape = Geometry::new(blocks, one.block).shared(one.shared).cooperative(true);
         let (program, count) = (r.stream.upload(&words)?, one.instructions.len() as u32);
         // A timeout between devices must be reported before the grid barriers that it delays.
-        let more = if sums.is_some() { LATER } else { Duration::ZERO };
+        let more = if sums.is_some() { OTHER_DEVICES_TIMEOUT } else { Duration::ZERO };
         let limit = limit(one.probe) + more;
         Ok(Persistent {
             kernel,

@@ -18,7 +18,7 @@ pub struct Process<ChildResponse> {
 }
 
 /// Maximum bytes of a child's standard error that are stored.
-const SAID: usize = 4096;
+const MAX_STDERR: usize = 4096;
 
 impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
     /// Starts a child.
@@ -59,7 +59,7 @@ impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
             while let Ok(n @ 1..) = errors.read(&mut part) {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend_from_slice(part.get(..n).unwrap_or_default());
-                let extra = kept.len().saturating_sub(SAID);
+                let extra = kept.len().saturating_sub(MAX_STDERR);
                 kept.drain(..extra);
             }
         });

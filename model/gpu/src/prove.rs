@@ -77,7 +77,7 @@ pub(super) enum ChildResponse {
 /// The time limit for creating the cases. The oracle computes all of them in f64.
 const START: Duration = Duration::from_secs(180);
 /// The time limit of a case, including its compilation if the child has no cache.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs every case whose name contains `filter` at every wave width of the device. Missing kernels
 /// are compiled first. Cases run in child processes that `spawn` starts and that call [`serve`] on
@@ -132,7 +132,7 @@ pub(super) fn run_each(
             Err(e) => ChildResponse::Wrong(e.to_string()),
             Ok(_) => {
                 let mut process = child.take().map_or_else(|| begin(spawn), Ok)?;
-                match process.exchange(&ChildRequest::Case(i), PATIENCE) {
+                match process.exchange(&ChildRequest::Case(i), CASE_TIMEOUT) {
                     Ok(lost @ ChildResponse::Lost(_)) => lost,
                     Ok(answer) => {
                         child = Some(process);

@@ -114,7 +114,7 @@ impl Staging {
 }
 
 /// Maximum bytes that are locked for a test.
-const TRIED: usize = 1 << 20;
+const MAX_TEST_BYTES: usize = 1 << 20;
 
 /// Tries to lock the first pages around a matrix. Returns the error, or `None` if locking works.
 pub(super) fn cannot_lock(
@@ -125,7 +125,7 @@ pub(super) fn cannot_lock(
 ) -> Option<Error> {
     let info = gguf.tensor_info(&graph.weight(weight).tensor)?;
     let start = usize::try_from(info.data_offset()).ok()? / CHUNK * CHUNK;
-    let end = gguf.part_bytes(info.part())?.len().min(start + TRIED);
+    let end = gguf.part_bytes(info.part())?.len().min(start + MAX_TEST_BYTES);
     device.register(Arc::new(Pages::new(gguf, info.part(), start..end))).err()
 }
 

@@ -26,7 +26,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Minimum bytes that are copied to measure the rate.
-const ENOUGH: u64 = 256 << 20;
+const MIN_TIMED_BYTES: u64 = 256 << 20;
 
 /// Launches a repack kernel.
 #[derive(Clone)]
@@ -200,7 +200,7 @@ impl StagingRing {
             for layer in &self.layers {
                 self.copy(layer)?;
                 bytes += layer.pieces.iter().map(|(_, to)| to.len() as u64).sum::<u64>();
-                if bytes >= ENOUGH {
+                if bytes >= MIN_TIMED_BYTES {
                     break;
                 }
             }

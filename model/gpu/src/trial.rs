@@ -12,12 +12,12 @@ use kjit_exec::{OpenOptions, Persistence, SessionError};
 use std::time::Duration;
 
 /// The time of one form's measurement.
-const EACH: Duration = Duration::from_millis(100);
+const FORM_TIME: Duration = Duration::from_millis(100);
 /// A form other than a graph must be faster by this factor, because graphs are tested best.
 const CLEAR: f64 = 0.98;
 /// The largest difference of logits, relative to their norm. Products are divided among threads
 /// differently, and rounding to f16 causes differences of 1e-3 of the norm.
-const NEAR: f64 = 2e-2;
+const MAX_LOGIT_DIFFERENCE: f64 = 2e-2;
 /// The record of a trial that has started.
 const STARTED: &str = "begun";
 
@@ -121,7 +121,7 @@ fn tried(runner: &mut GpuRunner) -> Result<Tried, SessionError> {
         if form == Form::OneLaunch {
             let off = runner.trial_logits().map(|got| off(&got, &want));
             match off {
-                Ok(off) if off <= NEAR => {}
+                Ok(off) if off <= MAX_LOGIT_DIFFERENCE => {}
                 // A wait timed out, or the logits are wrong. After a lost device everything fails.
                 Ok(off) => wrong = Some(format!("its logits are off by {off:.1e}")),
                 Err(error) if runner.opened().memory().is_err() => return Err(error),
@@ -131,7 +131,7 @@ fn tried(runner: &mut GpuRunner) -> Result<Tried, SessionError> {
                 continue;
             }
         }
-        seconds.push((form, runner.seconds_a_token(EACH)?));
+        seconds.push((form, runner.seconds_a_token(FORM_TIME)?));
     }
     let label = runner.device().label();
     let wrong = wrong.map(|why| {

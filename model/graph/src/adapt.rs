@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The largest number of adapters of a model.
-pub const MOST_ADAPTERS: usize = 256;
+pub const MAX_ADAPTERS: usize = 256;
 
 /// Number of elements in the runs of all adapters is a multiple of this: the block length of the
 /// kernels.

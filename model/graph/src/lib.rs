@@ -36,7 +36,7 @@ mod value;
 mod weight;
 
 pub use activation::Activation;
-pub use adapt::{AdapterSlots, MOST_ADAPTERS, adapt, unit as adapter_unit, with_adapter_slots};
+pub use adapt::{AdapterSlots, MAX_ADAPTERS, adapt, unit as adapter_unit, with_adapter_slots};
 pub use build::{Builder, GraphError, Part};
 pub use cut::{CutError, Layers};
 pub use experts::{ExpertsError, is_expert_op, merge_host_experts, split_host_experts};

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// Minimum number of slots of a layer: while one slot is being loaded, the other is usable.
-pub const FEWEST: usize = 2;
+pub const MIN_SLOTS: usize = 2;
 
 /// A graph with the experts of some layers on the CPU.
 #[derive(Debug, Clone)]
@@ -95,12 +95,12 @@ fn with_places(
     let (fewest, experts) =
         (counts.iter().copied().min().unwrap_or(0), counts.iter().copied().max().unwrap_or(0));
     let places = usize::try_from(bytes / each).unwrap_or(usize::MAX).min(fewest);
-    if fewest < FEWEST {
+    if fewest < MIN_SLOTS {
         return Err(ExpertsError::Hot { arch: graph.arch.clone() });
     }
-    if places < FEWEST {
+    if places < MIN_SLOTS {
         return Err(ExpertsError::FewPlaces {
-            bytes: (each * FEWEST as u64).div_ceil(1 << 20),
+            bytes: (each * MIN_SLOTS as u64).div_ceil(1 << 20),
             given: bytes >> 20,
         });
     }

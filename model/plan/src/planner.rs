@@ -612,11 +612,11 @@ fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 3], 
 
 /// Sizes of the prompt programs for chunks up to `chunk` tokens: short prompts use smaller tiles.
 fn chunks(chunk: usize) -> Vec<u32> {
-    const SHORT: u32 = 64;
+    const SHORT_PROMPT: u32 = 64;
     match u32::try_from(chunk).unwrap_or(u32::MAX) {
         0 | 1 => vec![],
-        n if n <= SHORT => vec![n],
-        n => vec![SHORT, n],
+        n if n <= SHORT_PROMPT => vec![n],
+        n => vec![SHORT_PROMPT, n],
     }
 }
 

@@ -51,9 +51,9 @@ impl Imatrix {
             from_gguf(&Gguf::open(path).map_err(|e| fail(e.to_string()))?).map_err(fail)?
         } else {
             let size = found.len();
-            if size > LARGEST {
+            if size > MAX_BYTES {
                 return Err(fail(format!(
-                    "has {size} bytes: an importance matrix has at most {LARGEST}"
+                    "has {size} bytes: an importance matrix has at most {MAX_BYTES}"
                 )));
             }
             let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
@@ -72,7 +72,7 @@ impl Imatrix {
 }
 
 /// Largest file of the older form, in bytes.
-const LARGEST: u64 = 4 << 30;
+const MAX_BYTES: u64 = 4 << 30;
 
 fn from_gguf(gguf: &Gguf) -> Result<Imatrix, String> {
     let text = |e: kjit_gguf::Error| e.to_string();

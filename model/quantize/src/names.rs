@@ -51,7 +51,7 @@ pub fn order(a: &str, b: &str) -> Ordering {
 }
 
 /// Parts of the names of small matrices that are not quantised.
-const KEPT: &[&str] = &[
+const UNQUANTISED: &[&str] = &[
     "_norm.weight",
     "ffn_gate_inp.weight",
     "ffn_gate_tid2eid.weight",
@@ -97,5 +97,5 @@ pub fn is_quantised(name: &str, dims: &[u64]) -> bool {
     dimensions >= 2
         && name.ends_with("weight")
         && !matches!(name, "position_embd.weight" | "token_types.weight")
-        && !KEPT.iter().any(|kept| name.contains(kept))
+        && !UNQUANTISED.iter().any(|kept| name.contains(kept))
 }

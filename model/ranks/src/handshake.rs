@@ -21,11 +21,11 @@ const WORD: &str = "kjit-rank-3";
 /// Maximum bytes of a line.
 const LINE: usize = 4096;
 /// Time limit for a whole line of a peer.
-const SLOW: Duration = Duration::from_secs(5);
+const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of connections without a proof. Above it, the oldest connection is closed.
 const UNKNOWN: usize = 64;
 /// Maximum number of characters of a peer's text in messages.
-const SHOWN: usize = 400;
+const MAX_SHOWN: usize = 400;
 
 /// Facts that must be equal in all ranks, as words without spaces. An error names the fact that
 /// differs.
@@ -57,7 +57,7 @@ fn waits(error: &std::io::Error) -> bool {
 
 /// Text from the network that is safe to print: no control characters, limited length.
 fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().take(MAX_SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Connects the ranks. Returns the bytes that rank 0 sends to all, and the connections.
@@ -169,7 +169,7 @@ impl Unknown {
         // A rank sends nothing after its line before it gets the answer.
         match self.line.strip_suffix(b"\n") {
             Some(line) => String::from_utf8(line.to_vec()).map(Some).map_err(|_| ()),
-            None if self.since.elapsed() > SLOW => Err(()),
+            None if self.since.elapsed() > LINE_TIMEOUT => Err(()),
             None => Ok(None),
         }
     }
@@ -379,7 +379,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
             // There is only one connection: rank 0 would treat a second connection as a second
             // process.
             for at in &all {
-                last = TcpStream::connect_timeout(at, SLOW);
+                last = TcpStream::connect_timeout(at, LINE_TIMEOUT);
                 if last.is_ok() {
                     break;
                 }
@@ -404,14 +404,14 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
             place(ranks)
         ))
     };
-    if !ranks.secret.trusts(&stream, SLOW) {
+    if !ranks.secret.trusts(&stream, LINE_TIMEOUT) {
         return Err(stranger());
     }
     let silent = |e: std::io::Error| {
         handshake_error(format!("rank 0 did not answer at {} ({e})", place(ranks)))
     };
     // Rank 0 waits for the others for the same time, and then reports the reason.
-    let wait = ranks.wait + SLOW;
+    let wait = ranks.wait + LINE_TIMEOUT;
     let until = Instant::now() + wait;
     let theirs = draw()?;
     let said = stream

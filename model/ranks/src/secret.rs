@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Minimum number of characters. A shorter secret could be guessed from an intercepted proof.
-const SHORTEST: usize = 16;
+const MIN_LENGTH: usize = 16;
 /// SHA-256's block size in bytes.
 const BLOCK: usize = 64;
 
@@ -41,8 +41,8 @@ impl Secret {
     /// Reads the value of the variable.
     pub fn of(text: Option<String>) -> Result<Secret, RanksError> {
         match text {
-            Some(text) if text.chars().count() < SHORTEST => {
-                Err(RanksError::Secret { why: format!("has fewer than {SHORTEST} characters") })
+            Some(text) if text.chars().count() < MIN_LENGTH => {
+                Err(RanksError::Secret { why: format!("has fewer than {MIN_LENGTH} characters") })
             }
             text => Ok(Secret(text.map(String::into_bytes))),
         }

@@ -16,10 +16,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The polling interval.
-const EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The time limit of a sum after another rank has ended. Data that the rank sent before may still
 /// arrive.
-const GONE: Duration = Duration::from_secs(2);
+const SUM_TIMEOUT_AFTER_EXIT: Duration = Duration::from_secs(2);
 /// The time limit of a sum while the model is opened. One rank may have to compile kernels that
 /// another rank has in its cache.
 const OPENING: Duration = Duration::from_secs(900);
@@ -27,18 +27,18 @@ const OPENING: Duration = Duration::from_secs(900);
 /// The interval of heartbeats, and the longest time without a heartbeat. If a machine fails, its
 /// connections stay open. The time is longer than the delay of a thread on a busy machine.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(30);
+const MAX_SILENCE: Duration = Duration::from_secs(30);
 
 /// Bytes of a message: a kind (1 byte) and a number (8 bytes).
 const FRAME: usize = 9;
 /// Message: a rank has ended.
 const ENDED: u8 = 1;
 /// Message: the digest of this rank's input to a call.
-const GIVEN: u8 = 2;
+const INPUT_DIGEST: u8 = 2;
 /// Message: a rank's input differs from rank 0's.
-const OTHER: u8 = 3;
+const INPUT_DIFFERS: u8 = 3;
 /// Message: heartbeat.
-const ALIVE: u8 = 4;
+const HEARTBEAT: u8 = 4;
 
 /// A device's connection to the ranks in other processes.
 pub struct RemoteRanks {
@@ -264,7 +264,7 @@ impl Link {
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(e) => {
                     self.ended |=
-                        e.kind() != std::io::ErrorKind::WouldBlock || self.heard.elapsed() > SILENCE
+                        e.kind() != std::io::ErrorKind::WouldBlock || self.heard.elapsed() > MAX_SILENCE
                 }
             }
             break;
@@ -323,7 +323,7 @@ impl Watch {
             {
                 self.shared.fail(why, &self.collective);
             }
-            std::thread::park_timeout(EVERY);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
         // Sends the last digests.
         self.tell();
@@ -336,8 +336,8 @@ impl Watch {
             for (kind, number) in link.frames() {
                 match kind {
                     ENDED => self.gone = self.gone.or(Some(number as usize)),
-                    OTHER => other = Some(number as usize),
-                    GIVEN => link.given.push(number),
+                    INPUT_DIFFERS => other = Some(number as usize),
+                    INPUT_DIGEST => link.given.push(number),
                     _ => {}
                 }
             }
@@ -358,7 +358,7 @@ impl Watch {
             self.links.iter_mut().for_each(|link| link.tell(ENDED, rank as u64));
         }
         if let Some(rank) = other.filter(|_| !self.shared.over.load(Ordering::Acquire)) {
-            self.links.iter_mut().for_each(|link| link.tell(OTHER, rank as u64));
+            self.links.iter_mut().for_each(|link| link.tell(INPUT_DIFFERS, rank as u64));
             let why = format!(
                 "rank {rank} and rank 0 have different inputs: the prompt, -n, --stop, the tokens \
                  or the sampling options differ"
@@ -372,12 +372,12 @@ impl Watch {
             std::mem::take(&mut *self.shared.given.lock().unwrap_or_else(PoisonError::into_inner));
         if self.rank > 0 {
             for number in &new {
-                self.links.iter_mut().for_each(|link| link.tell(GIVEN, *number));
+                self.links.iter_mut().for_each(|link| link.tell(INPUT_DIGEST, *number));
             }
         }
         self.given.extend(new);
         if self.told.elapsed() > ALIVE_EVERY {
-            self.links.iter_mut().for_each(|link| link.tell(ALIVE, 0));
+            self.links.iter_mut().for_each(|link| link.tell(HEARTBEAT, 0));
             self.told = Instant::now();
         }
     }
@@ -390,7 +390,7 @@ impl Watch {
             return None;
         }
         let waited = self.since.elapsed();
-        if let Some(rank) = self.gone.filter(|_| waited > GONE) {
+        if let Some(rank) = self.gone.filter(|_| waited > SUM_TIMEOUT_AFTER_EXIT) {
             return Some(format!("rank {rank} has ended, or its machine cannot be reached"));
         }
         if self.broken.is_none() {
@@ -398,7 +398,7 @@ impl Watch {
         }
         // If a rank has ended, this explains more than the library's error about that rank.
         if let Some((when, said)) = &self.broken
-            && when.elapsed() > GONE
+            && when.elapsed() > SUM_TIMEOUT_AFTER_EXIT
         {
             return Some(format!("the vendor's collective library has failed: {said}"));
         }

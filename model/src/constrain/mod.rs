@@ -229,7 +229,7 @@ fn line(error: &impl std::fmt::Display) -> String {
 /// An error of the library in one line that states what to do. The library's limits and panics have
 /// texts for its developers.
 fn one_line(text: &str) -> String {
-    const MOST: usize = 300;
+    const MAX_CHARS: usize = 300;
     const SMALLER: &str = "make it smaller, or less ambiguous";
     let has = |part: &str| text.contains(part);
     if has("panic: ") || has("<backtrace>") {
@@ -254,7 +254,7 @@ fn one_line(text: &str) -> String {
         return format!("it exceeds the size limits of grammars: {SMALLER}");
     }
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().take(MOST).collect()
+    line.chars().take(MAX_CHARS).collect()
 }
 
 /// A constraint: a grammar and the position of an answer in it. A clone is independent.
@@ -273,13 +273,13 @@ impl Grammar {
     /// The reason, in one line.
     pub fn try_first(&mut self, longest: Duration, cancel: &Cancel) -> Result<(), String> {
         /// Interval between two checks of `cancel`.
-        const LOOK: Duration = Duration::from_millis(20);
+        const CANCEL_POLL: Duration = Duration::from_millis(20);
         let Some(interrupt) = self.interrupt() else { return self.allowed().map(drop) };
         let (done, end) = channel::<()>();
         let start = Instant::now();
         let (made, late) = std::thread::scope(|scope| {
             let watch = move || {
-                while matches!(end.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                while matches!(end.recv_timeout(CANCEL_POLL), Err(RecvTimeoutError::Timeout)) {
                     let late = start.elapsed() > longest;
                     if late || cancel.is_cancelled() {
                         interrupt();

@@ -39,11 +39,11 @@ pub enum Content<'a> {
 /// Any text, without control tokens.
 const ANY: &str = r"/(.|\n)*/";
 /// Any text that does not start like a call of Llama 3.
-const NO_OBJECT: &str = r"/([^\s{](.|\n)*)?/";
+const NOT_A_CALL: &str = r"/([^\s{](.|\n)*)?/";
 /// Any text without channel markers. In some vocabularies, channel markers are plain text.
 const NO_MARK: &str = r"/([^<]|<+[^<|])*<*/";
 /// White space after reasoning.
-const GAP: &str = r"/[ \n]{0,4}/";
+const WHITE_SPACE: &str = r"/[ \n]{0,4}/";
 
 impl Grammars {
     /// Creates the grammar of answers with these parts.
@@ -161,7 +161,7 @@ impl Lark<'_> {
     fn reasoned(&mut self, form: Form, reply: &Reply<'_>, body: String) -> String {
         if let Some(close) = form.begun(reply.prompt) {
             let until = self.until("reasoning", close);
-            return format!("{until} {GAP} ({body})");
+            return format!("{until} {WHITE_SPACE} ({body})");
         }
         let prompt = reply.prompt.trim_end();
         let mut all = vec![];
@@ -170,7 +170,7 @@ impl Lark<'_> {
             // Reasoning is not allowed if the prompt has already ended it.
             if self.tokenizer.special_id(open).is_some() && !prompt.ends_with(close) {
                 let until = self.until(&format!("reasoning_{i}"), close);
-                all.push(format!("{} {until} {GAP}", self.mark(open)));
+                all.push(format!("{} {until} {WHITE_SPACE}", self.mark(open)));
             }
         }
         match all.is_empty() {
@@ -215,7 +215,7 @@ impl Lark<'_> {
                 .control(reply.form.call().0)
                 .map(|id| format!(" | <[{id}]> {calls}"))
                 .unwrap_or_default();
-            return format!("{calls}{told} | {NO_OBJECT}");
+            return format!("{calls}{told} | {NOT_A_CALL}");
         }
         let (open, _) = reply.form.call();
         let until = self.until("until_call", open);

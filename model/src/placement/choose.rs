@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Device memory that is left free in addition to a stage's plan: for copies, kernels and their
 /// tests.
-const SPARE: u64 = 256 << 20;
+const RESERVED_BYTES: u64 = 256 << 20;
 
 /// The reason why layers cannot be placed as requested.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +128,7 @@ impl RequestedDevices {
                     .map(ToString::to_string);
                 (gpus.collect::<Vec<_>>(), devices.all().contains(&DeviceChoice::Cpu))
             }
-            (_, None) if together => return Err(PlacementError::Tensor(ONE)),
+            (_, None) if together => return Err(PlacementError::Tensor(TOO_FEW_DEVICES)),
             (_, None) => return Ok(None),
             (DeviceChoice::Cpu, _) => return Err(no_gpu("--device names no GPU")),
             (gpu @ DeviceChoice::Gpu { .. }, _) => (vec![gpu.to_string()], false),
@@ -154,7 +154,7 @@ impl RequestedDevices {
             (true, HostLayers::These(1..), _) => {
                 return Err(PlacementError::Tensor("remove --host-layers"));
             }
-            (true, _, 0 | 1) => return Err(PlacementError::Tensor(ONE)),
+            (true, _, 0 | 1) => return Err(PlacementError::Tensor(TOO_FEW_DEVICES)),
             _ => {}
         }
         Ok(Some(RequestedDevices { gpus, host, together }))
@@ -217,7 +217,7 @@ impl RequestedDevices {
             let memory = plan_for(engine, graph, device.target(), options).map_err(failed)?.memory;
             let (free, _) = free_memory(&device).map_err(failed)?;
             let free = options.memory.map_or(free, |most| most.min(free));
-            let bytes = free.saturating_sub(memory.rest).saturating_sub(SPARE.min(free / 16));
+            let bytes = free.saturating_sub(memory.rest).saturating_sub(RESERVED_BYTES.min(free / 16));
             // Memory is counted in the layout of the file. Some formats take more memory in the
             // layout of the device.
             let file: u64 = needs.iter().map(|n| n.weights).sum();
@@ -298,7 +298,7 @@ impl RequestedDevices {
 }
 
 /// The error message of `--split tensor` with one device.
-const ONE: &str = "--device names fewer than two (example: --device cuda:0,cuda:1)";
+const TOO_FEW_DEVICES: &str = "--device names fewer than two (example: --device cuda:0,cuda:1)";
 
 /// A session, and the device label and number of layers of each stage.
 pub type OpenedSession = (Session, Vec<(String, usize)>);

@@ -5,9 +5,9 @@ use super::adapters;
 use super::checkpoints;
 use super::launched::Leaving;
 use super::paged;
-use super::paged::ROOM;
+use super::paged::RESERVED_POSITIONS;
 use super::request::{Failure, Reason};
-use super::retained::{Source, WORTH, coming};
+use super::retained::{Source, MIN_SHARED_TOKENS, coming};
 use super::running::{ActiveRequest, End, Running};
 use super::waiting::AdmitDecision;
 use super::worker::Worker;
@@ -70,7 +70,7 @@ impl Worker {
                 let pages =
                     || session.is_none_or(|session| paged::fits(session, prefixes, running, job));
                 let places = session.map_or(0, Session::adapter_slots);
-                let room = || job.tokens.len() + ROOM <= room && pages();
+                let room = || job.tokens.len() + RESERVED_POSITIONS <= room && pages();
                 let fits = || adapters::fits(places, running, job);
                 match running.is_empty() || (fits() && room()) {
                     false => AdmitDecision::NoRoom,
@@ -207,7 +207,7 @@ impl Worker {
         let tokens = r.known().to_vec();
         let Running { id, job, .. } = r;
         self.crowded = false;
-        let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
+        let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= MIN_SHARED_TOKENS;
         let leaving = Leaving { id, owner: job.owner, tokens: good.then_some(tokens) };
         match self.launched.as_ref().is_some_and(|step| step.has(id)) {
             true => self.leaving.push(leaving),

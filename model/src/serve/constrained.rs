@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 /// A constraint that takes longer than this for a token does not delay a step, and it has separate
 /// threads.
-const SLOW: Duration = Duration::from_millis(20);
+const SLOW_MASK: Duration = Duration::from_millis(20);
 /// Maximum time that a turn waits for the result whether constraints are complete. It usually takes
 /// some tens of µs. A sequence with a complete constraint is not part of the step.
-const SETTLING: Duration = Duration::from_millis(2);
+const MAX_COMPLETION_WAIT: Duration = Duration::from_millis(2);
 
 /// A constraint of a request.
 pub(super) struct Constrained {
@@ -34,7 +34,7 @@ pub(super) struct Constrained {
     token: Option<u32>,
     /// The end of the answer after `token`, unless the constraint is complete with it.
     ending: Option<Reason>,
-    /// Whether the last mask took longer than [`SLOW`].
+    /// Whether the last mask took longer than [`SLOW_MASK`].
     slow: bool,
     longest: Duration,
     interrupt: Option<Interrupt>,
@@ -137,7 +137,7 @@ impl Constrained {
                 // The work is done, so there is nothing to interrupt.
                 asked.interrupt = None;
                 self.asked = None;
-                self.slow = took > SLOW;
+                self.slow = took > SLOW_MASK;
                 self.here = Some(constraint);
                 match mask {
                     Ok(mask) => self.mask = Some(mask),
@@ -176,7 +176,7 @@ impl Worker {
     /// Chooses tokens from rows whose masks are now known, ends answers by their constraints, and
     /// gives constraints to threads. Returns whether any answer ended or continued.
     pub(super) fn follow_constraints(&mut self) -> bool {
-        let until = Instant::now() + SETTLING;
+        let until = Instant::now() + MAX_COMPLETION_WAIT;
         let (mut ends, mut went_on) = (vec![], false);
         for at in 0..self.running.len() {
             match self.follow(at) {

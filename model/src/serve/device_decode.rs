@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// Maximum number of answers for running ahead. When a request arrives or ends, the device discards
 /// up to four steps that it has computed ahead. With many answers that would happen every few
 /// steps.
-pub(super) const FEW: usize = 2;
+pub(super) const MAX_AHEAD_ANSWERS: usize = 2;
 /// Interval at which the status is updated while the device runs ahead.
-const SHOWN: Duration = Duration::from_millis(100);
+const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Worker {
     /// Whether few sequences run, all past their prompts, and the device can choose every token.
@@ -28,7 +28,7 @@ impl Worker {
         let mut plain =
             |r: &Running| session.sampler(r.id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s));
         self.held_tokens == usize::MAX
-            && self.running.len() <= FEW
+            && self.running.len() <= MAX_AHEAD_ANSWERS
             && self.running.iter().all(|r| alone(r) && plain(r))
     }
 
@@ -68,7 +68,7 @@ impl Worker {
             r.fed += 1;
             let end = hand_out(seen, r, token, None, r.fed >= context);
             let now = Instant::now();
-            if now - shown > SHOWN {
+            if now - shown > STATUS_INTERVAL {
                 seen.busy += (now - counted).as_secs_f64();
                 (shown, counted) = (now, now);
                 shared.show(seen, *usual);

@@ -9,7 +9,7 @@
 //! this for all: then each step waits for the one before.
 
 use super::deliver_tokens::hand_out;
-use super::device_decode::FEW;
+use super::device_decode::MAX_AHEAD_ANSWERS;
 use super::request::{Failure, Owner, Refused};
 use super::running::{End, Running, guarded};
 use super::status::State;
@@ -55,7 +55,7 @@ impl Worker {
                 && r.job.constraint.is_none()
                 && session.sampler(r.id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s))
         };
-        self.running.len() > FEW
+        self.running.len() > MAX_AHEAD_ANSWERS
             && self.held_tokens == usize::MAX
             && self.seen.state != State::Short
             && self.running.iter().all(&mut plain)

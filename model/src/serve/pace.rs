@@ -4,7 +4,7 @@ use super::step::BUDGET_ON_GPU;
 use std::time::Duration;
 
 /// Maximum number of prompt tokens of a step: a pass of the usual plan.
-const MOST: usize = 2048;
+const MAX_PROMPT_TOKENS: usize = 2048;
 /// The largest change of the budget in a step, as a factor.
 const CHANGE: f64 = 1.25;
 /// The share of the target that a step aims at, because times vary by some percent.
@@ -35,14 +35,14 @@ impl Pace {
         // A step that did not fill its budget does not show that a larger one would fit.
         let filled = prompts as f64 >= 0.75 * self.budget;
         if prompts > 0 && (filled || change < 1.0) {
-            self.budget = (self.budget * change).clamp(BUDGET_ON_GPU as f64, MOST as f64);
+            self.budget = (self.budget * change).clamp(BUDGET_ON_GPU as f64, MAX_PROMPT_TOKENS as f64);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BUDGET_ON_GPU, MOST, Pace};
+    use super::{BUDGET_ON_GPU, MAX_PROMPT_TOKENS, Pace};
     use std::time::Duration;
 
     /// The budget after steps that take `base` and `per_token`.
@@ -59,7 +59,7 @@ mod tests {
     fn budget_reaches_the_target_time() {
         // 19 ms for 256 answers and 32 µs per token: 812 tokens fit in 45 ms.
         assert!((750..880).contains(&after(0.019, 32e-6, 50)));
-        assert_eq!(after(0.0, 1e-6, 50), MOST);
+        assert_eq!(after(0.0, 1e-6, 50), MAX_PROMPT_TOKENS);
         assert_eq!(after(0.1, 1e-3, 50), BUDGET_ON_GPU);
     }
 

@@ -5,18 +5,18 @@ use super::adapters;
 use super::admit::add;
 use super::prefixes::{CachedPrefix, Prefixes};
 use super::request::Owner;
-use super::retained::{WORTH, common};
+use super::retained::{MIN_SHARED_TOKENS, common};
 use super::running::{ActiveRequest, Running};
 use super::worker::Worker;
 use crate::gpu::PageCount;
-use crate::prompt_lookup::MOST;
+use crate::prompt_lookup::MAX_DRAFTS;
 use crate::session::{SequenceId, Session, SessionError};
 
 /// Number of pages that a step needs.
 fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
     let of = |(r, &n): (&Running, &usize)| {
         // Positions for drafts.
-        let drafts = if n > 0 && r.job.lookup { MOST } else { 0 };
+        let drafts = if n > 0 && r.job.lookup { MAX_DRAFTS } else { 0 };
         let room = session.context().saturating_sub(r.fed);
         session.pages_needed(r.id, (n + drafts).min(room)).unwrap_or(0)
     };
@@ -41,7 +41,7 @@ pub(super) fn fits(
         false => prefixes.find(job.owner, &job.tokens).0,
     };
     let shared = there.into_iter().filter(|page| session.page_users(*page) > 1).count();
-    let tokens = (job.tokens.len() + ROOM).min(session.context());
+    let tokens = (job.tokens.len() + RESERVED_POSITIONS).min(session.context());
     let own = tokens.div_ceil(PageCount::POSITIONS).saturating_sub(shared.saturating_sub(1));
     own + needed(session, running, &rest) <= pages.free() + kept
 }
@@ -71,7 +71,7 @@ impl Worker {
         let (pages, len) = self.prefixes.find(job.owner, asked);
         let his = self.running.iter().filter(|r| r.job.owner == job.owner);
         let runs = his.map(|r| (common(asked, r.known()), r.id));
-        if let Some((_, of)) = runs.max().filter(|(n, _)| *n >= WORTH && *n > len) {
+        if let Some((_, of)) = runs.max().filter(|(n, _)| *n >= MIN_SHARED_TOKENS && *n > len) {
             let n = self
                 .running
                 .iter()
@@ -103,7 +103,7 @@ impl Worker {
 
     /// Stores a sequence's pages in the prefix cache.
     fn keep_pages(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
-        let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= WORTH)
+        let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= MIN_SHARED_TOKENS)
         else {
             return;
         };
@@ -155,4 +155,4 @@ impl Worker {
 
 /// Number of free positions that a new request should have after its prompt, so that it is not
 /// preempted immediately.
-pub(super) const ROOM: usize = 32;
+pub(super) const RESERVED_POSITIONS: usize = 32;

@@ -8,7 +8,7 @@
 
 use super::block_events::{BlockEvent, BlockHash, BlockSink, StoredRun, publishable};
 use super::request::Owner;
-use super::retained::WORTH;
+use super::retained::MIN_SHARED_TOKENS;
 use crate::gpu::PageCount;
 use std::collections::HashMap;
 
@@ -88,14 +88,14 @@ impl Prefixes {
     /// The pages of the longest cached prefix of `tokens`, and its length. The last page may hold
     /// more tokens than match.
     pub fn find(&self, owner: Owner, tokens: &[u32]) -> (Vec<u32>, usize) {
-        let (path, len) = self.path(owner, tokens, WORTH);
+        let (path, len) = self.path(owner, tokens, MIN_SHARED_TOKENS);
         (path.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect(), len)
     }
 
     /// Marks the pages of a prefix as used now.
     pub fn touch(&mut self, owner: Owner, tokens: &[u32]) {
         self.now += 1;
-        for at in self.path(owner, tokens, WORTH).0 {
+        for at in self.path(owner, tokens, MIN_SHARED_TOKENS).0 {
             if let Some(Some(node)) = self.nodes.get_mut(at) {
                 node.used = self.now;
             }

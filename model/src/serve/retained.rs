@@ -5,7 +5,7 @@ use super::request::Owner;
 use crate::session::SequenceId;
 
 /// Minimum number of shared tokens for which a state is copied.
-pub(super) const WORTH: usize = 16;
+pub(super) const MIN_SHARED_TOKENS: usize = 16;
 
 /// A retained sequence.
 struct RetainedSequence {
@@ -74,7 +74,7 @@ impl RetainedSequences {
 
     /// Finds the longest prefix of `tokens` among the retained and the running sequences of `owner`
     /// (`running` has only sequences of this owner). At least one token remains to be fed. A
-    /// retained sequence with fewer than [`WORTH`] further tokens is continued. A longer one may be
+    /// retained sequence with fewer than [`MIN_SHARED_TOKENS`] further tokens is continued. A longer one may be
     /// useful again, so it is copied.
     pub fn source<'a>(
         &mut self,
@@ -86,11 +86,11 @@ impl RetainedSequences {
         let here = self.of(owner).map(|(i, one)| (common(asked, &one.tokens), i)).max();
         let there = running.map(|(id, tokens)| (common(asked, tokens), id)).max();
         self.now += 1;
-        match (here.filter(|(n, _)| *n >= WORTH), there.filter(|(n, _)| *n >= WORTH)) {
+        match (here.filter(|(n, _)| *n >= MIN_SHARED_TOKENS), there.filter(|(n, _)| *n >= MIN_SHARED_TOKENS)) {
             (Some((n, i)), other) if other.is_none_or(|(m, _)| m <= n) => {
                 let Some(one) = self.all.get_mut(i) else { return Source::None };
                 one.used = self.now;
-                if one.tokens.len() - n < WORTH {
+                if one.tokens.len() - n < MIN_SHARED_TOKENS {
                     let one = self.all.swap_remove(i);
                     return Source::Continue(one.id, n);
                 }
@@ -131,5 +131,5 @@ impl RetainedSequences {
 /// Whether to wait for a running sequence because it will compute enough tokens of this prompt.
 pub(super) fn coming(prompt: &[u32], tokens: &[u32], fed: usize, most: usize) -> bool {
     let shared = common(prompt, tokens.get(..most).unwrap_or(tokens));
-    shared > fed && shared >= 4 * WORTH && shared - fed >= WORTH
+    shared > fed && shared >= 4 * MIN_SHARED_TOKENS && shared - fed >= MIN_SHARED_TOKENS
 }

@@ -3,7 +3,7 @@
 use super::constrained::Constrained;
 use super::request::{Event, EventSink, Failure, Logprobs, Owner, Reason, Request, Stop, Usage};
 use crate::exec::ImageRows;
-use crate::prompt_lookup::{Lookup, MOST};
+use crate::prompt_lookup::{Lookup, MAX_DRAFTS};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::{ScaledAdapter, SequenceId};
 use std::ops::ControlFlow;
@@ -237,7 +237,7 @@ impl Running {
         // The last token of the answer is not drafted.
         let left = self.job.max_tokens.saturating_sub(self.job.usage.generated_tokens + 1);
         let room = context.saturating_sub(self.job.tokens.len());
-        self.lookup.draft(&self.job.tokens, left.min(room).min(MOST))
+        self.lookup.draft(&self.job.tokens, left.min(room).min(MAX_DRAFTS))
     }
 
     /// Compares the last token with a draft that is not run. If the draft is over, returns the

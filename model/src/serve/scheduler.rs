@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of log probabilities for a token.
-pub(super) const MOST_LOGPROBS: usize = 20;
+pub(super) const MAX_LOGPROBS: usize = 20;
 
 /// Stops the worker when the last handle is dropped.
 struct Handle(Arc<Shared>);
@@ -90,8 +90,8 @@ impl Scheduler {
             return Err(Refused::Encoder { arch: facts.arch.clone() });
         }
         check(facts, &request.tokens, &request.images)?;
-        if let Some(asked) = request.logprobs.filter(|n| *n > MOST_LOGPROBS) {
-            return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
+        if let Some(asked) = request.logprobs.filter(|n| *n > MAX_LOGPROBS) {
+            return Err(Refused::Logprobs { asked, most: MAX_LOGPROBS });
         }
         let given = request.adapters.as_ref().map(Vec::len);
         let adapters = facts.adapters.len();

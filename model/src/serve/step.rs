@@ -3,7 +3,7 @@
 use super::batching::compose;
 use super::constrained::{Constrained, lost_constraint, patience};
 use super::deliver_tokens::hand_out;
-use super::device_decode::FEW;
+use super::device_decode::MAX_AHEAD_ANSWERS;
 use super::host_sampling::choose;
 use super::request::{Failure, Refused};
 use super::running::{ActiveRequest, End, Running, guarded};
@@ -19,9 +19,9 @@ pub(super) const BUDGET_ON_GPU: usize = 512;
 /// Maximum number of prompt tokens in a step on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
 /// Minimum number of tokens of a prompt piece on a GPU, unless the piece ends the prompt.
-const LEAST_ON_GPU: usize = 128;
+const MIN_BUDGET_ON_GPU: usize = 128;
 /// The factor of the budget if no answer runs.
-const ALONE: usize = 4;
+const PROMPT_ONLY_FACTOR: usize = 4;
 
 /// The part of a step for one sequence.
 struct Part {
@@ -174,11 +174,11 @@ impl Worker {
         let chunk = copied.or(streamed).map(|p| p.tokens as usize);
         let (usual, least) = match chunk {
             _ if on_cpu => (BUDGET_ON_CPU, 1),
-            Some(chunk) => (chunk.max(BUDGET_ON_GPU), LEAST_ON_GPU),
-            None if answers => (self.pace.budget(), LEAST_ON_GPU),
-            None => (BUDGET_ON_GPU, LEAST_ON_GPU),
+            Some(chunk) => (chunk.max(BUDGET_ON_GPU), MIN_BUDGET_ON_GPU),
+            None if answers => (self.pace.budget(), MIN_BUDGET_ON_GPU),
+            None => (BUDGET_ON_GPU, MIN_BUDGET_ON_GPU),
         };
-        let alone = if answers { 1 } else { ALONE };
+        let alone = if answers { 1 } else { PROMPT_ONLY_FACTOR };
         let mut take = compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least);
         // A piece ends at the next position whose state is saved.
         for (r, n) in self.running.iter().zip(&mut take) {
@@ -196,7 +196,7 @@ impl Worker {
     /// with drafts is a separate pass over all weights.
     pub fn drafts(&self, beside_ahead: bool) -> bool {
         let Some(session) = &self.session else { return false };
-        let few = session.gpu().is_none() || self.running.len() <= FEW;
+        let few = session.gpu().is_none() || self.running.len() <= MAX_AHEAD_ANSWERS;
         let pays = if beside_ahead { &self.pays_ahead } else { &self.pays };
         few && !session.graph().is_recurrent() && pays.go(self.running.len())
     }

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Maximum time that an idle turn waits.
-const IDLE: Duration = Duration::from_secs(1);
+const MAX_IDLE_WAIT: Duration = Duration::from_secs(1);
 /// Maximum time that a turn waits while all sequences wait for their constraints.
-const STUCK: Duration = Duration::from_millis(100);
+const MAX_MASK_WAIT: Duration = Duration::from_millis(100);
 
 /// The facts about this session's model.
 pub(super) fn facts(session: &Session) -> Facts {
@@ -192,7 +192,7 @@ impl Worker {
                 if inner.stop.is_some() && self.running.is_empty() {
                     return Some(Refused::Stopping);
                 }
-                let most = if self.running.is_empty() { IDLE } else { STUCK };
+                let most = if self.running.is_empty() { MAX_IDLE_WAIT } else { MAX_MASK_WAIT };
                 inner = self.shared.wait(inner, most);
                 self.stuck = false;
                 if self.seen.state == State::Short {

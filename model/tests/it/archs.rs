@@ -19,7 +19,7 @@ const REFUSED: &[&str] = &[];
 const LIMIT: f64 = 1e-6;
 
 /// A greedy step may choose either of the best two logits if they are closer than this.
-const NEAR: f32 = 1e-3;
+const TIE_MARGIN: f32 = 1e-3;
 
 struct Case {
     name: String,
@@ -177,7 +177,7 @@ fn every_architecture_matches_reference_at_any_prompt_split() {
         {
             check_scores(&row).map_err(|e| e.to_string())?;
             let got = best(&row);
-            if got != want && margin.as_f64().unwrap() as f32 > NEAR {
+            if got != want && margin.as_f64().unwrap() as f32 > TIE_MARGIN {
                 return Err(format!("greedy step {step}: got {got}, expected {want}"));
             }
             row = feed(&mut exec, &[want], Want::Last)?;
@@ -322,7 +322,7 @@ fn drawn(draw: &Draw, chunk: usize) -> Result<SoloSession, String> {
 }
 
 /// The largest difference of log Σ eˣ at a position that another order of f32 sums causes.
-const APART: f64 = 2e-3;
+const MAX_LOGSUMEXP_DIFFERENCE: f64 = 2e-3;
 
 #[test]
 fn random_models_match_reference_at_any_prompt_split() {
@@ -345,7 +345,7 @@ fn random_models_match_reference_at_any_prompt_split() {
             let mut exec = drawn(draw, chunk)?;
             let rows = feed(&mut exec, &draw.ids, Want::All)?;
             let (apart, kl) = draw.off(golden, &rows, exec.n_vocab());
-            if apart > APART || kl > LIMIT {
+            if apart > MAX_LOGSUMEXP_DIFFERENCE || kl > LIMIT {
                 return Err(format!("in pieces of {chunk}: KL {kl:.1e}, sums {apart:.1e} apart"));
             }
         }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Maximum time of a request. A request that takes longer is considered to hang.
-const HANGS: Duration = Duration::from_secs(300);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A submitted request.
 pub struct SubmittedRequest {
@@ -70,7 +70,7 @@ impl SubmittedRequest {
     pub fn tokens(&self, n: usize) -> Vec<u32> {
         let mut ids = vec![];
         while ids.len() < n {
-            match self.events.recv_timeout(HANGS).unwrap() {
+            match self.events.recv_timeout(REQUEST_TIMEOUT).unwrap() {
                 Event::Token { id, .. } => ids.push(id),
                 Event::Started { .. } => {}
                 end => panic!("{end:?} after {ids:?}"),
@@ -84,7 +84,7 @@ impl SubmittedRequest {
     pub fn got(self) -> Got {
         let (mut ids, mut events, mut end) = (self.seen.take(), vec![], None);
         loop {
-            match self.events.recv_timeout(HANGS) {
+            match self.events.recv_timeout(REQUEST_TIMEOUT) {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => panic!("no end after {events:?}"),
                 Ok(event) => {

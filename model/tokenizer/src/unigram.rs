@@ -14,7 +14,7 @@ const UNKNOWN_PENALTY: f32 = 10.0;
 
 /// Maximum bytes that a rule of the normaliser may replace. The longest rules in use have about
 /// twenty bytes. Without the limit, a hostile table could scan the whole text at every position.
-const LONGEST_RULE: usize = 256;
+const MAX_RULE: usize = 256;
 
 /// Scores, tokens by text, and the normalisation of text.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Rules {
         let base = |node: u32| (node >> 10) << ((node & (1 << 9)) >> 6);
         let mut at = base(*self.nodes.first()?);
         let mut found = None;
-        for (len, &byte) in text.iter().take(LONGEST_RULE).enumerate() {
+        for (len, &byte) in text.iter().take(MAX_RULE).enumerate() {
             at ^= u32::from(byte);
             let Some(&node) = self.nodes.get(at as usize).filter(|_| byte != 0) else { break };
             if node & (1 << 31 | 0xFF) != u32::from(byte) {

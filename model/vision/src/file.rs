@@ -6,7 +6,7 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use std::io::Cursor;
 
 /// Maximum number of pixels of a picture. It is checked before pixels are decoded.
-pub const MOST_PIXELS: u64 = 64 << 20;
+pub const MAX_PIXELS: u64 = 64 << 20;
 
 /// Bytes of a decoded pixel: at most four channels of 16 bits; and as much again for the decoder.
 const BYTES: u64 = 16;
@@ -27,7 +27,7 @@ impl Picture {
     /// dropped, as Pillow's conversion to RGB does, and the turn in EXIF data is applied.
     ///
     /// # Errors
-    /// Another format, more than [`MOST_PIXELS`] pixels, damaged data.
+    /// Another format, more than [`MAX_PIXELS`] pixels, damaged data.
     pub fn decode(bytes: &[u8]) -> Result<Picture, VisionError> {
         // Some decoders end their messages with a new line.
         let damaged = |error: image::ImageError| {
@@ -40,11 +40,11 @@ impl Picture {
         }
         let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
         let mut limits = Limits::no_limits();
-        limits.max_alloc = Some(MOST_PIXELS * BYTES);
+        limits.max_alloc = Some(MAX_PIXELS * BYTES);
         reader.limits(limits);
         let mut decoder = reader.into_decoder().map_err(damaged)?;
         let (width, height) = decoder.dimensions();
-        if u64::from(width) * u64::from(height) > MOST_PIXELS {
+        if u64::from(width) * u64::from(height) > MAX_PIXELS {
             return Err(VisionError::Pixels { width, height });
         }
         // EXIF data that cannot be read turn nothing, as in Pillow.

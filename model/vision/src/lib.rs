@@ -28,7 +28,7 @@ mod soft;
 
 pub use encoder::VisionEncoder;
 pub use error::VisionError;
-pub use file::{MOST_PIXELS, Picture};
+pub use file::{MAX_PIXELS, Picture};
 pub use layout::Piece;
 pub use preprocess::Prepared;
 pub use resize::{Filter, resize};

@@ -5,7 +5,7 @@ use crate::settings::{Projector, Settings};
 use crate::{Filter, Picture, Piece, layout, resize};
 
 /// No side is larger, whatever the file says: transformers' own limit.
-const MOST_SIDE: usize = 4096;
+const MAX_SIDE: usize = 4096;
 
 /// A picture that is ready for its encoder.
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ fn idefics3(picture: &Picture, longest: usize, size: usize) -> (Vec<Picture>, us
 /// Sides for a longer side of `longest`; the other one is made even, as in transformers.
 fn longest_side(width: usize, height: usize, longest: usize) -> (usize, usize) {
     let ratio = width as f64 / height as f64;
-    let even = |side: f64| (side as usize).next_multiple_of(2).clamp(1, MOST_SIDE);
+    let even = |side: f64| (side as usize).next_multiple_of(2).clamp(1, MAX_SIDE);
     match width >= height {
         true => (longest, even(longest as f64 / ratio).max(1)),
         false => (even(longest as f64 * ratio).max(1), longest),

@@ -4,9 +4,9 @@ use crate::VisionError;
 use kjit_gguf::Gguf;
 
 /// Limits of sizes, above those of all known encoders. They bound memory and time.
-const MOST_SIDE: usize = 4096;
-const MOST_PATCHES: usize = 1 << 14;
-const MOST_BLOCKS: usize = 256;
+const MAX_SIDE: usize = 4096;
+const MAX_PATCHES: usize = 1 << 14;
+const MAX_BLOCKS: usize = 256;
 
 /// The way from the encoder's rows to the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,11 +98,11 @@ impl Settings {
                 false => Err(wrong(format!("{key} is {value}, outside 1 to {most}"))),
             }
         };
-        let image = size("clip.vision.image_size", MOST_SIDE)?;
+        let image = size("clip.vision.image_size", MAX_SIDE)?;
         let patch = size("clip.vision.patch_size", image)?;
         let width = size("clip.vision.embedding_length", 1 << 16)?;
         let heads = size("clip.vision.attention.head_count", width)?;
-        let all = size("clip.vision.block_count", MOST_BLOCKS)?;
+        let all = size("clip.vision.block_count", MAX_BLOCKS)?;
         let pinned = gguf.opt_i32s("clip.vision.image_grid_pinpoints")?.unwrap_or_default();
         if !pinned.is_empty() {
             return Err(wrong(
@@ -131,7 +131,7 @@ impl Settings {
             Projector::Gemma3 => size("clip.vision.projector.scale_factor", 16)?,
         };
         let longest = match gguf.opt_u32("clip.vision.preproc_image_size")? {
-            Some(longest) => (longest as usize).clamp(image, MOST_SIDE),
+            Some(longest) => (longest as usize).clamp(image, MAX_SIDE),
             None => image,
         };
         let flag = |key: &str| Ok::<_, VisionError>(gguf.opt_bool(key)?.unwrap_or(false));
@@ -167,7 +167,7 @@ impl Settings {
         let side = settings.side();
         if !image.is_multiple_of(patch) && projector != Projector::Mlp
             || !side.is_multiple_of(merge)
-            || side * side > MOST_PATCHES
+            || side * side > MAX_PATCHES
             || !width.is_multiple_of(heads)
         {
             return Err(wrong(format!(

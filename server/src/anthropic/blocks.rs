@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// Separates the texts of one message.
-const BETWEEN: &str = "\n";
+const TEXT_SEPARATOR: &str = "\n";
 
 /// Reads `system`: a string, or text blocks.
 pub fn system(f: &mut Fields) -> Result<Option<Turn>, Refusal> {
@@ -59,7 +59,7 @@ impl Turns {
     fn user(&mut self, f: &mut Fields) -> Result<(), Refusal> {
         let (mut texts, mut images): (Vec<String>, Vec<MessageImage>) = (vec![], vec![]);
         let says = |texts: &mut Vec<String>, images: &mut Vec<MessageImage>| {
-            let content = std::mem::take(texts).join(BETWEEN);
+            let content = std::mem::take(texts).join(TEXT_SEPARATOR);
             let images = std::mem::take(images);
             Turn { role: "user".to_owned(), content, images, ..Turn::default() }
         };
@@ -129,8 +129,8 @@ impl Turns {
             }
             block.done()?;
         }
-        turn.content = texts.join(BETWEEN);
-        turn.reasoning = (!thoughts.is_empty()).then(|| thoughts.join(BETWEEN));
+        turn.content = texts.join(TEXT_SEPARATOR);
+        turn.reasoning = (!thoughts.is_empty()).then(|| thoughts.join(TEXT_SEPARATOR));
         self.all.push(turn);
         Ok(())
     }
@@ -159,7 +159,7 @@ fn document(block: &mut Fields) -> Result<String, Refusal> {
     let data = source.needed_text("data")?;
     source.done()?;
     let all: Vec<String> = title.into_iter().chain(context).chain([data]).collect();
-    Ok(all.join(BETWEEN))
+    Ok(all.join(TEXT_SEPARATOR))
 }
 
 /// Reads a field that is a string or a list of text blocks.
@@ -173,7 +173,7 @@ fn text_of(f: &mut Fields, name: &str) -> Result<String, Refusal> {
         }
         block.done()?;
     }
-    Ok(texts.join(BETWEEN))
+    Ok(texts.join(TEXT_SEPARATOR))
 }
 
 /// Reads content as blocks. A plain string is one block.

@@ -29,7 +29,7 @@ pub struct InfillText {
 }
 
 /// Maximum number of other files in a request.
-const MOST_FILES: usize = 64;
+const MAX_FILES: usize = 64;
 /// Name of the file with the gap, as llama.cpp writes it.
 const THIS_FILE: &str = "filename\n";
 
@@ -55,8 +55,8 @@ pub async fn answer(
         files.push((name, file.needed_text("text")?));
         file.done()?;
     }
-    if files.len() > MOST_FILES {
-        return Err(f.wrong("input_extra", format_args!("give at most {MOST_FILES} files")));
+    if files.len() > MAX_FILES {
+        return Err(f.wrong("input_extra", format_args!("give at most {MAX_FILES} files")));
     }
     f.ignore(&["t_max_predict_ms", "t_max_prompt_ms", "n_indent"]);
     let gap = InfillText { before, after, files, field: "input_prefix" };

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Upper bound of answer tokens: more than any context.
-const MOST: usize = 1 << 20;
+const MAX_TOKENS: usize = 1 << 20;
 
 /// `POST /tokenize`: `content` (llama.cpp), `prompt` or `messages` (vLLM).
 ///
@@ -53,9 +53,9 @@ pub async fn tokenize(
     let options =
         EncodeOptions { add_special: special, parse_special: parse, ..EncodeOptions::default() };
     let work = move |cancel: &Cancel| {
-        let limit = Limit { most: Some(MOST), cancel: cancel.clone() };
+        let limit = Limit { most: Some(MAX_TOKENS), cancel: cancel.clone() };
         of.tokenizer.encode_within(text.as_bytes(), options, &limit).map_err(|why| match why {
-            Stopped::TooMany { least } => Refusal::longer(least, MOST),
+            Stopped::TooMany { least } => Refusal::longer(least, MAX_TOKENS),
             _ => Refusal::internal(why.to_string()),
         })
     };

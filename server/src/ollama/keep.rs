@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Seconds that count as for ever.
-const EVER: f64 = 1e9;
+const FOREVER_SECONDS: f64 = 1e9;
 
 /// Reads seconds as a number, or a duration in Go's form (`5m`, `1h30m`, `-1s`). A negative value
 /// means for ever.
@@ -22,7 +22,7 @@ pub fn keep_alive(f: &mut Fields) -> Result<Option<KeepAlive>, Refusal> {
     let seconds = seconds.ok_or_else(|| {
         f.wrong("keep_alive", "give seconds, or a duration like \"5m\" or \"-1s\"")
     })?;
-    Ok(Some(match (0.0..=EVER).contains(&seconds) {
+    Ok(Some(match (0.0..=FOREVER_SECONDS).contains(&seconds) {
         true => KeepAlive::For(Duration::from_secs_f64(seconds)),
         false => KeepAlive::Always,
     }))

@@ -38,7 +38,7 @@ pub fn now() -> String {
 }
 
 /// The expiry time of a model that is never unloaded.
-const EVER: &str = "2318-01-01T00:00:00.000Z";
+const NEVER_EXPIRES: &str = "2318-01-01T00:00:00.000Z";
 
 fn details(card: &ModelFacts) -> Value {
     json!({
@@ -60,7 +60,7 @@ pub fn tags(service: &Service, running: bool) -> Value {
             // If the model is never unloaded, Ollama's year is used.
             let end = left.and_then(|left| SystemTime::now().checked_add(left));
             let end = end.and_then(|end| end.duration_since(UNIX_EPOCH).ok());
-            map.insert("expires_at".to_owned(), end.map_or_else(|| EVER.to_owned(), moment).into());
+            map.insert("expires_at".to_owned(), end.map_or_else(|| NEVER_EXPIRES.to_owned(), moment).into());
             map.insert(
                 "size_vram".to_owned(),
                 if loaded.device.is_gpu() { loaded.weights } else { 0 }.into(),

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Maximum number of prompts in a request.
-const MOST_PROMPTS: usize = 64;
+const MAX_PROMPTS: usize = 64;
 /// Maximum tokens of an answer if the request has no limit: OpenAI's default.
 const USUAL_TOKENS: usize = 16;
 /// Maximum number of alternatives with log probabilities for each token.
-const MOST_SCORES: i64 = 20;
+const MAX_SCORES: i64 = 20;
 
 /// A prompt of a request.
 pub enum Text {
@@ -157,18 +157,18 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<CompletionRequ
     let stop = sampling::stop(&mut f)?;
     let ends = sampling::ends(&mut f)?;
     let ignore_eos = f.flag("ignore_eos")?.unwrap_or(false);
-    let logprobs = f.count("logprobs", 0..=MOST_SCORES)?;
-    let prompt_logprobs = f.count("prompt_logprobs", 0..=MOST_SCORES)?;
+    let logprobs = f.count("logprobs", 0..=MAX_SCORES)?;
+    let prompt_logprobs = f.count("prompt_logprobs", 0..=MAX_SCORES)?;
     let echo = f.flag("echo")?.unwrap_or(false);
     let ids = f.flag("return_token_ids")?.unwrap_or(false);
     let follow = OutputConstraints { form: form::wanted(&mut f)?, ..OutputConstraints::default() };
     f.done()?;
     ends.beside(&follow)?;
     let answers = prompts.len() * best_of;
-    if answers > MOST_PROMPTS {
+    if answers > MAX_PROMPTS {
         return Err(Refusal::field(
             "n",
-            format_args!("{answers} answers are requested, but the maximum is {MOST_PROMPTS}"),
+            format_args!("{answers} answers are requested, but the maximum is {MAX_PROMPTS}"),
         ));
     }
     Ok(CompletionRequest {

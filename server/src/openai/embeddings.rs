@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Maximum number of texts in a request.
-const MOST: usize = 2048;
+const MAX_TEXTS: usize = 2048;
 
 /// Returns vectors of length 1, and the number of tokens of all texts.
 pub async fn vectors(
@@ -83,13 +83,13 @@ async fn vectors_of(
 
 /// Upper bound of the bytes of nearly every token. A text is read up to this many times the context
 /// size, which bounds the cost of long texts.
-const MOST_OF_TOKEN: usize = 128;
+const MAX_OF_TOKEN: usize = 128;
 
 /// Tokens of a text, cut to the context size. The token that ends a text is kept.
 fn truncated(loaded: &Loaded, text: &str, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
     let room = loaded.context;
     let limit = Limit { most: None, cancel: cancel.clone() };
-    let text = text.get(..text.floor_char_boundary(room.saturating_mul(MOST_OF_TOKEN)));
+    let text = text.get(..text.floor_char_boundary(room.saturating_mul(MAX_OF_TOKEN)));
     let text = text.unwrap_or_default();
     let ids = loaded.tokenizer.encode_within(text.as_bytes(), EncodeOptions::PROMPT, &limit);
     let mut ids = ids.map_err(|why| Refusal::internal(why.to_string()))?;
@@ -114,7 +114,7 @@ pub async fn answer(
     // Texts for embeddings are not stored as cached prefixes.
     f.text("cache_salt")?;
     let at = place(&mut f, &service)?;
-    let texts = texts(&mut f, "input", MOST)?;
+    let texts = texts(&mut f, "input", MAX_TEXTS)?;
     let packed = match f.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -181,7 +181,7 @@ pub async fn ollama(
     // True is Ollama's default.
     let cut = f.flag("truncate")?.unwrap_or(true);
     let dimensions = f.count("dimensions", 1..=1 << 20)?;
-    let texts = texts(&mut f, "input", MOST)?;
+    let texts = texts(&mut f, "input", MAX_TEXTS)?;
     f.done()?;
     let loaded = service.model(at, keep).await?;
     let (vectors, tokens) = vectors_of(&service, &loaded, texts, &caller, cut).await?;

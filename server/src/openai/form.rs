@@ -8,12 +8,12 @@ use kjit_model::constrain::lark_of_gbnf;
 use serde_json::{Value, json};
 
 /// Maximum number of choices in a request.
-const MOST_CHOICES: usize = 1000;
+const MAX_CHOICES: usize = 1000;
 /// Maximum bytes of a regular expression, a grammar or a choice.
-const MOST_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 
 /// Each kind of constraint with vLLM's name and its older name.
-const WAYS: [(&str, &str, &str); 4] = [
+const CONSTRAINT_FIELDS: [(&str, &str, &str); 4] = [
     ("json", "structured_outputs.json", "guided_json"),
     ("regex", "structured_outputs.regex", "guided_regex"),
     ("choice", "structured_outputs.choice", "guided_choice"),
@@ -25,7 +25,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(ContentFormat, &'static str)>, R
     let mut all: Vec<(ContentFormat, &'static str)> = response_format(f)?.into_iter().collect();
     if let Some(mut outputs) = f.object("structured_outputs")? {
         let before = all.len();
-        for (way, field, _) in WAYS {
+        for (way, field, _) in CONSTRAINT_FIELDS {
             all.extend(one(&mut outputs, way, way)?.map(|form| (form, field)));
         }
         if outputs.flag("json_object")?.unwrap_or(false) {
@@ -45,7 +45,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(ContentFormat, &'static str)>, R
         }
     }
     all.extend(gbnf(f)?);
-    for (way, _, field) in WAYS {
+    for (way, _, field) in CONSTRAINT_FIELDS {
         all.extend(one(f, field, way)?.map(|form| (form, field)));
     }
     match all.as_slice() {
@@ -78,8 +78,8 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<ContentFormat>, R
         };
     }
     let Some(text) = f.text(name)? else { return Ok(None) };
-    if text.is_empty() || text.len() > MOST_BYTES {
-        return Err(f.wrong(name, format_args!("give 1 to {MOST_BYTES} bytes")));
+    if text.is_empty() || text.len() > MAX_BYTES {
+        return Err(f.wrong(name, format_args!("give 1 to {MAX_BYTES} bytes")));
     }
     if way == "regex" {
         return Ok(Some(ContentFormat::Regex(text)));
@@ -95,8 +95,8 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<ContentFormat>, R
 /// llama.cpp's `grammar`: GBNF. An empty string means no constraint.
 pub fn gbnf(f: &mut Fields) -> Result<Option<(ContentFormat, &'static str)>, Refusal> {
     let Some(text) = f.text("grammar")?.filter(|text| !text.is_empty()) else { return Ok(None) };
-    if text.len() > MOST_BYTES {
-        return Err(f.wrong("grammar", format_args!("give at most {MOST_BYTES} bytes")));
+    if text.len() > MAX_BYTES {
+        return Err(f.wrong("grammar", format_args!("give at most {MAX_BYTES} bytes")));
     }
     let lark = lark_of_gbnf(&text).map_err(|why| f.wrong("grammar", why))?;
     Ok(Some((ContentFormat::Lark(lark), "grammar")))
@@ -115,7 +115,7 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<ContentFormat>, Refusal> 
     let Some(all) = f.list(name)? else { return Ok(None) };
     let wrong = || {
         let what = format_args!(
-            "give a list of 1 to {MOST_CHOICES} texts that are not empty, of {MOST_BYTES} \
+            "give a list of 1 to {MAX_CHOICES} texts that are not empty, of {MAX_BYTES} \
              bytes in all"
         );
         f.wrong(name, what)
@@ -127,7 +127,7 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<ContentFormat>, Refusal> 
     };
     let texts: Vec<String> = all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?;
     let bytes = texts.iter().map(String::len).sum::<usize>();
-    match (1..=MOST_CHOICES).contains(&texts.len()) && bytes <= MOST_BYTES {
+    match (1..=MAX_CHOICES).contains(&texts.len()) && bytes <= MAX_BYTES {
         true => Ok(Some(ContentFormat::Lark(format!("start: {}", texts.join(" | "))))),
         false => Err(wrong()),
     }

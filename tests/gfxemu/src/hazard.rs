@@ -15,7 +15,7 @@ use crate::span::Span;
 use crate::target::Target;
 
 /// More wait states than any rule needs: an event long ago.
-const BEFORE: u64 = 1000;
+const LONG_AGO: u64 = 1000;
 
 /// The history of a vector register; times are wait states.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,7 +62,7 @@ impl Hazards {
     pub fn new(target: &Target) -> Hazards {
         Hazards {
             target: target.clone(),
-            now: BEFORE,
+            now: LONG_AGO,
             vector: vec![RegisterHistory::default(); 1024],
             scalar: [0; SCALARS],
             rdna: history::WaveHistory::default(),

@@ -92,7 +92,7 @@ pub struct Inst {
 }
 
 /// Instructions that have no effect in the emulator: hints, padding, messages.
-const NOTHING: [&str; 15] = [
+const NO_EFFECT_INSTRUCTIONS: [&str; 15] = [
     "v_nop",
     "s_nop",
     "s_delay_alu",
@@ -206,7 +206,7 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
     let first = text.operands.first().map(String::as_str);
     let system = first == Some("sc1") || text.has("sc1");
     Ok(Some(match text.name.as_str() {
-        name if NOTHING.contains(&name) => Kind::Nothing,
+        name if NO_EFFECT_INSTRUCTIONS.contains(&name) => Kind::Nothing,
         // Kernels for gfx1250 begin with this instruction. It sets a scheduling mode and computes
         // nothing.
         "s_setreg_imm32_b32" if first == Some("hwreg(HW_REG_WAVE_MODE, 25, 1)") => Kind::Nothing,

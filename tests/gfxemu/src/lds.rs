@@ -10,10 +10,10 @@ struct LdsAccess {
     operation: u32,
 }
 
-const NOBODY: u16 = u16::MAX;
+const NO_WAVE: u16 = u16::MAX;
 /// Several waves in the same phase.
-const SEVERAL: u16 = u16::MAX - 1;
-const NONE: LdsAccess = LdsAccess { wave: NOBODY, phase: 0, operation: 0 };
+const SEVERAL_WAVES: u16 = u16::MAX - 1;
+const NONE: LdsAccess = LdsAccess { wave: NO_WAVE, phase: 0, operation: 0 };
 
 /// The kind of an LDS operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,11 @@ impl Lds {
 
     /// Whether the access `touch` certainly precedes the current access of `who`.
     fn ordered(&self, touch: &LdsAccess, who: &WaveAccess) -> Result<(), &'static str> {
-        if touch.wave == NOBODY || touch.wave == who.wave {
+        if touch.wave == NO_WAVE || touch.wave == who.wave {
             Ok(())
         } else if touch.phase == who.phase {
             Err("with no barrier between")
-        } else if touch.wave != SEVERAL && touch.operation > self.settled[touch.wave as usize] {
+        } else if touch.wave != SEVERAL_WAVES && touch.operation > self.settled[touch.wave as usize] {
             Err("and did not wait for that before the barrier")
         } else {
             Ok(())
@@ -110,11 +110,11 @@ impl Lds {
             let now = LdsAccess { wave: who.wave, phase: who.phase, operation: who.operation };
             if kind == Kind::Read {
                 let other =
-                    reader.wave != NOBODY && reader.wave != who.wave && reader.phase == who.phase;
-                self.readers[i] = LdsAccess { wave: if other { SEVERAL } else { who.wave }, ..now };
+                    reader.wave != NO_WAVE && reader.wave != who.wave && reader.phase == who.phase;
+                self.readers[i] = LdsAccess { wave: if other { SEVERAL_WAVES } else { who.wave }, ..now };
             } else {
                 let other = both_atomic && writer.wave != who.wave && writer.phase == who.phase;
-                self.writers[i] = LdsAccess { wave: if other { SEVERAL } else { who.wave }, ..now };
+                self.writers[i] = LdsAccess { wave: if other { SEVERAL_WAVES } else { who.wave }, ..now };
                 self.atomic[i] = kind == Kind::Atomic;
             }
         }
@@ -173,5 +173,5 @@ impl Lds {
 }
 
 fn name(wave: u16) -> String {
-    if wave == SEVERAL { "several".into() } else { wave.to_string() }
+    if wave == SEVERAL_WAVES { "several".into() } else { wave.to_string() }
 }

@@ -20,7 +20,7 @@ use in_flight::StoresInFlight;
 use std::collections::HashMap;
 
 /// Maximum number of other waves that are remembered because they stored the same value.
-const AGREED: usize = 64;
+const MAX_AGREEING_WAVES: usize = 64;
 
 /// The complete memory of a launch.
 #[derive(Debug)]
@@ -317,7 +317,7 @@ impl Memory {
             let (old, place) = (&mut region.marks[at + k], address + k as u64);
             if *old != 0 && *old >> 32 != mark >> 32 && region.bytes[at + k] == byte {
                 let others = self.same.entry(place).or_default();
-                if others.len() < AGREED {
+                if others.len() < MAX_AGREEING_WAVES {
                     others.push(*old);
                 }
             } else if !self.same.is_empty() && region.bytes[at + k] != byte {

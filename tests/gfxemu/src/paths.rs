@@ -9,7 +9,7 @@ use crate::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// More wait states than any rule for a matrix instruction needs.
-const FAR: u64 = 20;
+const LONG_AGO: u64 = 20;
 
 /// Hazards on any path, one line for each location. The history is empty before the matrix
 /// instruction, so hazards that began earlier are not seen.
@@ -40,7 +40,7 @@ pub fn too_early(
     }
     for (&from, _) in code.iter().filter(|(_, inst)| inst.facts().unit == Unit::Matrix) {
         let fresh = Hazards::new(target);
-        let end = fresh.now() + FAR;
+        let end = fresh.now() + LONG_AGO;
         let mut open = vec![(from, fresh)];
         // An address with the number of wait states at arrival. Another path with the same number
         // finds nothing new.

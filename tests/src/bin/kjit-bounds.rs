@@ -282,9 +282,9 @@ fn table() -> Result<(), String> {
 }
 
 /// The cards inside processors, whose instructions were not counted.
-const INSIDE: [&str; 4] = ["gfx1151", "gfx1150", "gfx1103", "gfx90c"];
+const INTEGRATED: [&str; 4] = ["gfx1151", "gfx1150", "gfx1103", "gfx90c"];
 /// The cards of the predictions.
-const PREDICTED: [&str; 6] = ["gfx1100", "gfx1201", "gfx942", "gfx1151", "gfx1030", "gfx90a"];
+const PREDICTED_CARDS: [&str; 6] = ["gfx1100", "gfx1201", "gfx942", "gfx1151", "gfx1030", "gfx90a"];
 
 fn shown(n: f64) -> String {
     if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") }
@@ -316,7 +316,7 @@ fn work(model: &Common, arch: &str, rows: &[issue::Counted]) -> Result<(f64, f64
 
 /// The bounds with the cost of launches, and predictions.
 fn dispatch_tables(counted: &[&str], rows: &[issue::Counted]) -> Result<(), String> {
-    let archs: Vec<&str> = counted.iter().copied().chain(INSIDE).collect();
+    let archs: Vec<&str> = counted.iter().copied().chain(INTEGRATED).collect();
     let names: Result<Vec<_>, _> =
         archs.iter().map(|a| card_of(a).map(|(_, card)| card.name)).collect();
     println!(
@@ -349,7 +349,7 @@ fn dispatch_tables(counted: &[&str], rows: &[issue::Counted]) -> Result<(), Stri
          the better form with the highest and the lowest cost of launches.\n"
     );
     println!("| card | model | graph | one launch | better form |\n|---|---|---|---|---|");
-    for arch in PREDICTED {
+    for arch in PREDICTED_CARDS {
         let (_, card) = card_of(arch)?;
         let costs = dispatch::costs(arch, card.gb_per_s);
         for name in ["Llama 3.1 8B Q4_K_M", "Qwen3 30B A3B Q4_K_M", "SmolLM2 135M Q4_1"] {

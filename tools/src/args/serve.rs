@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Default of --idle-unload with several models.
-const IDLE: u64 = 300;
+const DEFAULT_IDLE_UNLOAD: u64 = 300;
 
 /// `kjit serve`.
 #[derive(Debug, Args)]
@@ -204,7 +204,7 @@ impl Serve {
 
     /// Time without a request until a model is unloaded. `None`: never.
     pub fn idle_unload(&self) -> Option<Duration> {
-        let usual = if self.models.len() > 1 { IDLE } else { 0 };
+        let usual = if self.models.len() > 1 { DEFAULT_IDLE_UNLOAD } else { 0 };
         Some(self.idle_unload.unwrap_or(usual))
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs)

@@ -16,28 +16,28 @@ use std::time::Instant;
 const REAL: [(&str, u32); 3] =
     [("SmolLM2 135M Q4_1", 30), ("Llama 3.2 1B Q4_K_M", 16), ("Llama 3.1 8B Q4_K_M", 32)];
 /// The same tiny model with more layers, for devices that are too slow.
-const SLOW: [u32; 3] = [1, 2, 4];
+const MORE_LAYERS: [u32; 3] = [1, 2, 4];
 /// Maximum time of reading a model's weights once. A slower model is not measured.
-const LONGEST: f64 = 0.25;
+const MAX_READ_SECONDS: f64 = 0.25;
 /// A quick report measures fewer layers of a large model.
-const FEW: u32 = 8;
+const QUICK_LAYERS: u32 = 8;
 /// Tokens of a context.
 const CONTEXT: usize = 256;
 /// Number of tokens that must be equal in all forms.
-const SAME: usize = 6;
+const EQUAL_TOKENS: usize = 6;
 
 /// The speeds of three models in three forms. `read`: bytes that the card reads a second.
 pub fn measure(engine: &Engine, device: &Device, read: f64, quick: bool) -> Vec<Figure> {
     let (free, _) = device.memory().unwrap_or((0, 0));
     let real = REAL.into_iter().map(|(name, layers)| {
         let model = COMMON.iter().find(|model| model.name == name)?;
-        let layers = if quick { layers.min(FEW) } else { layers };
+        let layers = if quick { layers.min(QUICK_LAYERS) } else { layers };
         let (bytes, room) = (model.bytes(layers), free.min(available()) / 2);
         let fits = (2..=layers).rev().find(|n| model.bytes(*n) <= room)?;
-        ((bytes as f64) < LONGEST * read).then_some((model, fits, layers))
+        ((bytes as f64) < MAX_READ_SECONDS * read).then_some((model, fits, layers))
     });
     let chosen: Option<Vec<_>> = real.collect();
-    let chosen = chosen.unwrap_or_else(|| SLOW.map(|n| (&TINY, n, n)).into());
+    let chosen = chosen.unwrap_or_else(|| MORE_LAYERS.map(|n| (&TINY, n, n)).into());
     chosen.into_iter().flat_map(|(model, n, _)| one(engine, device, (model, n), quick)).collect()
 }
 
@@ -115,12 +115,12 @@ impl Opened {
             };
             return Ok(Err(why.unwrap_or_else(|| "refused by the runtime".to_owned())));
         }
-        let tokens = self.decode(SAME)?;
+        let tokens = self.decode(EQUAL_TOKENS)?;
         let began = Instant::now();
-        self.decode(SAME)?;
-        let each = began.elapsed().as_secs_f64() / SAME as f64;
+        self.decode(EQUAL_TOKENS)?;
+        let each = began.elapsed().as_secs_f64() / EQUAL_TOKENS as f64;
         let n = ((if quick { 0.3 } else { 1.0 }) / 3.0 / each.max(1e-6)) as usize;
-        let n = n.clamp(SAME, CONTEXT - 2);
+        let n = n.clamp(EQUAL_TOKENS, CONTEXT - 2);
         let mut rates = vec![];
         for _ in 0..3 {
             let began = Instant::now();

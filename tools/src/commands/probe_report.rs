@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Maximum bytes of the text.
-pub const MOST: usize = 4096;
+pub const MAX_BYTES: usize = 4096;
 /// Maximum characters of a remark. The first value with which the text fits is used.
 const REMARKS: [usize; 4] = [90, 45, 20, 0];
 
@@ -71,11 +71,11 @@ impl Report {
     }
 
     pub fn text(&self) -> String {
-        let fits = |text: &String| text.len() <= MOST;
+        let fits = |text: &String| text.len() <= MAX_BYTES;
         let all = REMARKS.map(|remark| self.text_with(remark));
         let [.., shortest] = &all;
         let chosen = all.iter().find(|text| fits(text)).unwrap_or(shortest);
-        let end = (0..=MOST.min(chosen.len())).rev().find(|at| chosen.is_char_boundary(*at));
+        let end = (0..=MAX_BYTES.min(chosen.len())).rev().find(|at| chosen.is_char_boundary(*at));
         chosen.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
     }
 
@@ -169,10 +169,10 @@ mod tests {
     fn report_text_has_every_figure_in_four_kilobytes() {
         let all = report(&"a long remark ".repeat(30), 60).text();
         assert!(
-            all.len() <= MOST && (0..60).all(|i| all.contains(&format!("figure {i}: 0.50 µs")))
+            all.len() <= MAX_BYTES && (0..60).all(|i| all.contains(&format!("figure {i}: 0.50 µs")))
         );
         let none = report("", 1000).text();
-        assert!(none.len() <= MOST && none.starts_with("kjit "), "{}", none.len());
+        assert!(none.len() <= MAX_BYTES && none.starts_with("kjit "), "{}", none.len());
     }
 
     #[test]

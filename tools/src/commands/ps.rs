@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Time limit for the answer of a server. All servers are queried simultaneously.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 const TITLES: [&str; 8] =
     ["ADDRESS", "MODEL", "STATE", "PID", "DEVICE", "UPTIME", "RUNNING", "WAITING"];
@@ -38,7 +38,7 @@ pub fn folders() -> Vec<PathBuf> {
 pub fn ps(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
     let mut servers = vec![];
     for folder in folders() {
-        match running(&folder, PATIENCE) {
+        match running(&folder, ANSWER_TIMEOUT) {
             Ok(found) => servers.extend(found),
             Err(_) if shared.quiet => {}
             Err(why) => {

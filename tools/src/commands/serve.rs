@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Default number of concurrent sequences, each with a full context.
 const USUAL_SEQUENCES: usize = 4;
 /// Maximum number of concurrent sequences, if --kv-memory is given and --max-sequences is not.
-const MOST_SEQUENCES: usize = 64;
+const MAX_SEQUENCES: usize = 64;
 /// Maximum number of copies of recurrent states for a sequence without pages.
 const COPIES: usize = 8;
 
@@ -202,7 +202,7 @@ fn served(
         let open = OpenOptions { sequences, fewer, paged, ..open.clone() };
         let must_page = args.kv_pages.is_some_and(args::Switch::is_on);
         let shared_memory =
-            args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
+            args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MAX_SEQUENCES)));
         let mut names = names(args, aliases, path);
         // If there are aliases, a file name that two models share is not used as a name.
         if !aliases.is_empty()
@@ -297,7 +297,7 @@ fn sequences(
             crate::report::bytes(each)
         );
     }
-    let most = args.max_sequences.unwrap_or(MOST_SEQUENCES);
+    let most = args.max_sequences.unwrap_or(MAX_SEQUENCES);
     if !paged {
         return Ok((fit.min(most), None));
     }

@@ -1,6 +1,6 @@
 //! `--cache-remote`: a server of signed kernels, on simulated cards.
 
-use crate::support::machine::{AS_RUN, MODEL, Machine, document, err, simulated};
+use crate::support::machine::{RUN_SETTINGS, MODEL, Machine, document, err, simulated};
 use crate::support::model;
 use kjit_cache::SecretKey;
 use std::io::{BufRead, BufReader, Write};
@@ -39,7 +39,7 @@ fn run(machine: &Machine, remote: &str, more: &[&str]) -> Output {
     let model = model(MODEL);
     let args = ["run", model.to_str().unwrap(), "--raw", "-p", "hello", "-n", "3", "--temp", "0"];
     let remote = ["--json", "--device", "rocm:0", "--cache-remote", remote];
-    machine.kjit(args.iter().chain(AS_RUN).chain(&remote).chain(more))
+    machine.kjit(args.iter().chain(RUN_SETTINGS).chain(&remote).chain(more))
 }
 
 fn bare(home: &Path) -> Machine {

@@ -5,7 +5,7 @@
 //! The simulated compiler writes code objects with notes and symbols. The code that runs is the
 //! same source, compiled for the CPU.
 
-use crate::support::machine::{AS_RUN, MODEL, Machine, document, err, failure, simulated};
+use crate::support::machine::{RUN_SETTINGS, MODEL, Machine, document, err, failure, simulated};
 use crate::support::model;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ fn packed(dir: &Path, arch: &str) -> PathBuf {
         "-o",
         pack.to_str().unwrap(),
     ];
-    let output = maker.kjit(args.iter().chain(AS_RUN));
+    let output = maker.kjit(args.iter().chain(RUN_SETTINGS));
     assert!(output.status.success(), "{}", err(&output));
     pack
 }
@@ -197,7 +197,7 @@ fn user_without_home_runs_from_read_only_install() {
     std::fs::set_permissions(dir.path().join("work"), PermissionsExt::from_mode(0o777)).unwrap();
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new(bin.join("kjit"));
-        command.args(args).args(AS_RUN).env_clear().current_dir("/").uid(54_321).gid(54_321);
+        command.args(args).args(RUN_SETTINGS).env_clear().current_dir("/").uid(54_321).gid(54_321);
         // PATH is for the simulated compiler, which checks sources with the system's compiler.
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command

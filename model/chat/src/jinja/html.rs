@@ -118,7 +118,7 @@ fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         let mut rest = word;
         while let Some((before, entity)) = rest.split_once('&') {
             text.push(before)?;
-            let end = entity.bytes().take(LONGEST).position(|b| b == b';');
+            let end = entity.bytes().take(MAX_ENTITY).position(|b| b == b';');
             let known =
                 end.and_then(|end| Some((character(entity.get(..end)?)?, entity.get(end + 1..)?)));
             match known {
@@ -138,7 +138,7 @@ fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
 }
 
 /// Maximum bytes of an entity.
-const LONGEST: usize = 32;
+const MAX_ENTITY: usize = 32;
 
 /// Entities by name.
 const ENTITIES: [(&str, char); 26] = [

@@ -6,7 +6,7 @@ use super::ToolCall;
 use serde_json::{Map, Value};
 
 /// Maximum nesting of literals.
-const DEEPEST: usize = 64;
+const MAX_NESTING: usize = 64;
 /// Module that may precede the names in calls of Gemini and Gemma.
 const MODULE: &str = "default_api.";
 
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         while !self.takes(')') {
             let key = self.word("")?.to_owned();
             self.needs('=')?;
-            let value = self.value(DEEPEST)?;
+            let value = self.value(MAX_NESTING)?;
             arguments.insert(key, value);
             if !self.takes(',') {
                 self.needs(')')?;

@@ -6,7 +6,7 @@ use super::part::ToolCall;
 use serde_json::{Map, Value};
 
 /// White space and separators between calls.
-const BETWEEN: [char; 6] = [';', ',', ' ', '\n', '\r', '\t'];
+const CALL_SEPARATORS: [char; 6] = [';', ',', ' ', '\n', '\r', '\t'];
 
 /// The calls, and whether the last one is incomplete.
 pub type Truncated = (Vec<ToolCall>, bool);
@@ -17,7 +17,7 @@ pub fn json(text: &str) -> Truncated {
     let text = text.trim_start();
     let mut rest = text.strip_prefix('[').unwrap_or(text);
     loop {
-        rest = rest.trim_start_matches(BETWEEN);
+        rest = rest.trim_start_matches(CALL_SEPARATORS);
         let whole = value(rest).and_then(|(one, after)| Some((call(one)?, after)));
         match whole {
             Some((call, after)) => {
@@ -39,7 +39,7 @@ pub fn begun(text: &str) -> Option<ToolCall> {
     let mut rest = text.trim_start().strip_prefix('{')?;
     let (mut name, mut arguments) = (None, String::new());
     loop {
-        rest = rest.trim_start_matches(BETWEEN);
+        rest = rest.trim_start_matches(CALL_SEPARATORS);
         let Some((key, after)) = string(rest) else { break };
         let Some(after) = after.trim_start().strip_prefix(':') else { break };
         let after = after.trim_start();
@@ -120,7 +120,7 @@ pub fn mistral(text: &str) -> Truncated {
     let mut calls = vec![];
     let mut rest = text;
     loop {
-        rest = rest.trim_start_matches(BETWEEN);
+        rest = rest.trim_start_matches(CALL_SEPARATORS);
         rest = rest.strip_prefix("[TOOL_CALLS]").unwrap_or(rest).trim_start();
         if rest.starts_with(['[', '{']) {
             let (more, partial) = json(rest);

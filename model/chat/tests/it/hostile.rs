@@ -8,7 +8,7 @@ use kjit_chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
 
 /// Maximum memory that rendering may allocate: the counted memory, plus two times that amount while
 /// a text or a list grows.
-const MOST: usize = 3 * MAX_MEMORY;
+const MAX_ALLOCATED: usize = 3 * MAX_MEMORY;
 
 /// A quarter of a thread's default stack.
 const STACK: usize = 512 << 10;
@@ -27,7 +27,7 @@ fn render(source: &str) -> Result<String, ChatError> {
     };
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(run).unwrap();
     let (result, peak, took) = thread.join().unwrap();
-    assert!(peak < MOST, "{} MiB at once", peak >> 20);
+    assert!(peak < MAX_ALLOCATED, "{} MiB at once", peak >> 20);
     assert!(took < Duration::from_secs(60), "{took:?}");
     if let Err(error) = &result {
         let line = error.to_string();

@@ -30,7 +30,7 @@ pub static SHAPE: Shape = Shape {
 };
 
 /// Indices of the upper u16 of each lane of two registers.
-static ODD: [u16; 32] = {
+static UPPER_HALVES: [u16; 32] = {
     let mut odd = [0; 32];
     let mut i = 0;
     while i < 32 {
@@ -79,7 +79,7 @@ unsafe impl Tiles for Avx512 {
             let first =
                 |x: __m512| _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), step), upper);
             let (ha, hb) = (first(a), first(b));
-            let odd = _mm512_loadu_si512(ODD.as_ptr().cast());
+            let odd = _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast());
             _mm512_storeu_si512(high.cast(), _mm512_permutex2var_epi16(ha, odd, hb));
             let (a, b) = (
                 _mm512_sub_ps(a, _mm512_castsi512_ps(ha)),

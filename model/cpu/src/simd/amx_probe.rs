@@ -170,7 +170,7 @@ mod tests {
     use std::sync::{Mutex, PoisonError};
 
     /// Serialises these tests, because each waits for any child without an exit signal.
-    static ALONE: Mutex<()> = Mutex::new(());
+    static SERIAL_TESTS: Mutex<()> = Mutex::new(());
 
     fn faults() -> bool {
         // SAFETY: ends the child process that runs this.
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn amx_probe_is_read_after_foreign_waitpid() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = SERIAL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
         let (done, taken) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|s| {
             s.spawn(|| {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn amx_probe_leaves_no_child_and_is_repeatable() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = SERIAL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
         let first = runs();
         assert_eq!(first, runs());
         // SAFETY: checks for any ended child without waiting.

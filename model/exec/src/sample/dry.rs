@@ -32,7 +32,7 @@ impl Default for Dry {
 }
 
 /// Longest repetition that is counted. Its penalty is much larger than any logit.
-const LONGEST: usize = 512;
+const MAX_REPETITION: usize = 512;
 
 /// The last tokens of a sequence.
 #[derive(Debug, Clone, Default)]
@@ -43,13 +43,13 @@ pub(super) struct History {
 }
 
 /// Number of tokens that are stored in addition to the window, so that drafts can be removed.
-const SPARE: usize = 64;
+const DRAFT_RESERVE: usize = 64;
 
 impl History {
     /// Adds a token. At least the last `window` tokens are stored.
     pub fn push(&mut self, token: u32, window: usize) {
         self.tokens.push(token);
-        let most = window.saturating_add(SPARE);
+        let most = window.saturating_add(DRAFT_RESERVE);
         if self.tokens.len() > most.saturating_mul(2) {
             let more = self.tokens.len() - most;
             self.tokens.drain(..more);
@@ -99,7 +99,7 @@ impl Dry {
 /// occurrence of this token. A repetition does not contain a breaker.
 fn repeated(tokens: &[u32], breakers: &[u32]) -> Vec<(u32, usize)> {
     let breaks = |token: &u32| breakers.binary_search(token).is_ok();
-    let most = tokens.iter().rev().take(LONGEST).take_while(|t| !breaks(t)).count();
+    let most = tokens.iter().rev().take(MAX_REPETITION).take_while(|t| !breaks(t)).count();
     if most == 0 {
         return vec![];
     }
@@ -208,7 +208,7 @@ mod tests {
             history.push(3, dry.window);
         }
         assert_eq!(history.len(), 10_000);
-        assert!(history.tokens.len() <= 2 * (4 + SPARE));
+        assert!(history.tokens.len() <= 2 * (4 + DRAFT_RESERVE));
         let dry = Dry { window: 1 << 20, ..dry };
         let mut history = History::default();
         for _ in 0..10_000 {

@@ -225,7 +225,7 @@ pub enum AdapterError {
         "{}: tensor {} has rank {rank}, expected 1 to {}",
         QuotedText::path(path),
         QuotedText(tensor),
-        super::MOST_RANK
+        super::MAX_RANK
     )]
     Rank {
         /// The file.

@@ -17,7 +17,7 @@ use crate::folder;
 use std::path::{Path, PathBuf};
 
 /// The largest rank of a pair.
-pub const MOST_RANK: usize = 4096;
+pub const MAX_RANK: usize = 4096;
 
 /// The embedding table, whose pairs are looked up by token.
 pub const EMBEDDING: &str = "token_embd.weight";
@@ -188,7 +188,7 @@ pub(crate) fn pair(
             return Err(AdapterError::NotFinite { path, tensor });
         }
     }
-    if rank == 0 || rank > MOST_RANK {
+    if rank == 0 || rank > MAX_RANK {
         return Err(AdapterError::Rank { path: path.to_owned(), tensor: a.name, rank });
     }
     let scale = scale(rank);

@@ -43,13 +43,13 @@ pub struct Config {
 }
 
 /// Maximum number of layers. Names are made for each layer.
-const MOST_LAYERS: u32 = 10_000;
+const MAX_LAYERS: u32 = 10_000;
 
 /// Maximum number of heads, and of elements of a head.
-const MOST_HEADS: u32 = 1 << 16;
+const MAX_HEADS: u32 = 1 << 16;
 
 /// Maximum row length.
-const MOST_WIDTH: u32 = 1 << 24;
+const MAX_WIDTH: u32 = 1 << 24;
 
 impl Config {
     /// Reads the file; `None` if it does not exist.
@@ -79,20 +79,20 @@ impl Config {
                 size => Ok(size),
             }
         };
-        let width = size("hidden_size", None, MOST_WIDTH)?;
-        let heads = size("num_attention_heads", gemma(8), MOST_HEADS)?;
+        let width = size("hidden_size", None, MAX_WIDTH)?;
+        let heads = size("num_attention_heads", gemma(8), MAX_HEADS)?;
         let kv_heads = match kind {
-            Kind::Llama => size("num_key_value_heads", Some(heads), MOST_HEADS)?,
-            _ => size("num_key_value_heads", gemma(4), MOST_HEADS)?,
+            Kind::Llama => size("num_key_value_heads", Some(heads), MAX_HEADS)?,
+            _ => size("num_key_value_heads", gemma(4), MAX_HEADS)?,
         };
         let head = match (text.u32("head_dim")?, kind) {
-            (Some(_), _) => size("head_dim", None, MOST_HEADS)?,
+            (Some(_), _) => size("head_dim", None, MAX_HEADS)?,
             (None, Kind::Gemma3) => 256,
             (None, Kind::Qwen3) => 128,
-            (None, _) if width / heads > MOST_HEADS => {
+            (None, _) if width / heads > MAX_HEADS => {
                 return Err(text.bad(
                     "hidden_size",
-                    format!("kjit supports at most {MOST_HEADS} elements per head"),
+                    format!("kjit supports at most {MAX_HEADS} elements per head"),
                 ));
             }
             (None, _) if width.is_multiple_of(heads) => width / heads,
@@ -103,7 +103,7 @@ impl Config {
                 ));
             }
         };
-        let layers = size("num_hidden_layers", None, MOST_LAYERS)?;
+        let layers = size("num_hidden_layers", None, MAX_LAYERS)?;
         let tied = text.bool("tie_word_embeddings")?.or(file.bool("tie_word_embeddings")?);
         let bias =
             |key: &str| Ok::<_, Error>(kind != Kind::Qwen2 && text.bool(key)?.unwrap_or(false));
@@ -116,7 +116,7 @@ impl Config {
             heads,
             kv_heads,
             head,
-            inner: size("intermediate_size", None, MOST_WIDTH)?,
+            inner: size("intermediate_size", None, MAX_WIDTH)?,
             tied: tied.unwrap_or(kind == Kind::Gemma3),
             attention_bias: bias("attention_bias")?,
             ffn_bias: kind == Kind::Llama && bias("mlp_bias")?,

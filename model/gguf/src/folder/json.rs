@@ -15,13 +15,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum bytes of a settings file or a template. Large files have about 10 kB.
-pub const MOST: u64 = 1 << 20;
+pub const MAX_SETTINGS: u64 = 1 << 20;
 /// Maximum bytes of `tokenizer_config.json`, which lists added tokens. Gemma 3's file has 1.2 MB.
-pub const MOST_TOKENIZER_CONFIG: u64 = 16 << 20;
+pub const MAX_TOKENIZER_CONFIG: u64 = 16 << 20;
 /// Maximum bytes of `tokenizer.json`. Gemma 3's file has 33 MB.
-pub const MOST_TOKENIZER: u64 = 64 << 20;
+pub const MAX_TOKENIZER: u64 = 64 << 20;
 /// Maximum bytes of the index of `*.safetensors`. For a model of 91,000 tensors it has 9 MB.
-pub const MOST_INDEX: u64 = 16 << 20;
+pub const MAX_INDEX: u64 = 16 << 20;
 
 /// The bytes of a file, at most `most`; `None` if it does not exist.
 pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
@@ -60,7 +60,7 @@ pub fn json_bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
 }
 
 /// A bare word, the string of equal length that replaces it, and that string after parsing.
-const BARE: [(&[u8], &[u8], &str); 3] = [
+const BARE_WORDS: [(&[u8], &[u8], &str); 3] = [
     (b"NaN", b"\"\x7f\"", "\x7f"),
     (b"-Infinity", b"\"-\\uffff\"", "-\u{ffff}"),
     (b"Infinity", b"\"\\uffff\"", "\u{ffff}"),
@@ -75,7 +75,7 @@ fn mark_bare_words(bytes: &mut [u8]) {
             Some(b'\\') if in_text => at += 1,
             Some(b'"') => in_text = !in_text,
             Some(b'N' | b'I' | b'-') if !in_text => {
-                if let Some((word, text, _)) = BARE.iter().find(|(word, ..)| rest.starts_with(word))
+                if let Some((word, text, _)) = BARE_WORDS.iter().find(|(word, ..)| rest.starts_with(word))
                 {
                     rest.iter_mut().zip(*text).for_each(|(byte, new)| *byte = *new);
                     at += word.len() - 1;
@@ -132,7 +132,7 @@ pub struct Object {
 impl Object {
     /// Reads a file; `None` if it does not exist.
     pub fn read(path: PathBuf) -> Result<Option<Object>, Error> {
-        let Some(bytes) = json_bytes(&path, MOST)? else { return Ok(None) };
+        let Some(bytes) = json_bytes(&path, MAX_SETTINGS)? else { return Ok(None) };
         let map = parse(&path, &bytes)?;
         Ok(Some(Object { path, map }))
     }
@@ -234,7 +234,7 @@ impl Object {
 /// A JSON value as text for an error. Long values are cut, because they may have megabytes.
 pub fn short(value: &Value) -> String {
     match value {
-        Value::String(text) => match BARE.iter().find(|(.., read)| text == read) {
+        Value::String(text) => match BARE_WORDS.iter().find(|(.., read)| text == read) {
             Some((word, ..)) => String::from_utf8_lossy(word).into_owned(),
             None => text.chars().take(200).collect(),
         },

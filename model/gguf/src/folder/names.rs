@@ -45,7 +45,7 @@ enum Presence {
 type Row = (&'static str, &'static str, &'static [Size], Presence);
 
 /// Tensors of the whole model.
-const WHOLE: &[Row] = &[
+const MODEL_TENSORS: &[Row] = &[
     ("embed_tokens.weight", "token_embd.weight", &[Size::Vocab, Size::Width], Presence::All),
     ("norm.weight", "output_norm.weight", &[Size::Width], Presence::All),
     (OUTPUT, "output.weight", &[Size::Vocab, Size::Width], Presence::Output),
@@ -128,7 +128,7 @@ pub fn matrix(theirs: &str) -> Option<String> {
     let find = |rows: &[Row], name: &str| {
         rows.iter().find(|row| row.0 == name && row.2.len() == 2).map(|row| row.1)
     };
-    if let Some(ours) = find(WHOLE, short) {
+    if let Some(ours) = find(MODEL_TENSORS, short) {
         return Some(ours.to_owned());
     }
     let (layer, name) = short.strip_prefix("layers.")?.split_once('.')?;
@@ -158,7 +158,7 @@ impl Names {
                 });
             }
         };
-        add(WHOLE, ("", ""));
+        add(MODEL_TENSORS, ("", ""));
         for i in 0..config.layers {
             add(LAYER, (&format!("layers.{i}."), &format!("blk.{i}.")));
         }

@@ -137,7 +137,7 @@ impl Scaling {
             why,
         };
         let bytes =
-            json::json_bytes(&path, json::MOST)?.ok_or_else(|| AdapterError::Unsupported {
+            json::json_bytes(&path, json::MAX_SETTINGS)?.ok_or_else(|| AdapterError::Unsupported {
                 path: folder.to_owned(),
                 key: CONFIG.to_owned(),
                 value: "missing".to_owned(),

@@ -83,7 +83,7 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
 /// `modules.json`.
 fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
     let path = folder.join("modules.json");
-    let Some(bytes) = json::json_bytes(&path, json::MOST)? else {
+    let Some(bytes) = json::json_bytes(&path, json::MAX_SETTINGS)? else {
         return Ok(Some((folder.join("1_Pooling").join("config.json"), false)));
     };
     let mut found = None;

@@ -75,10 +75,10 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 }
 
 /// Maximum bytes of a header. A file with 100,000 tensors has 12 MB; the format allows 100 MB.
-const MOST_HEADER: u64 = 16 << 20;
+const MAX_HEADER: u64 = 16 << 20;
 
 /// The file name of a model in one file.
-const WHOLE: &str = "model.safetensors";
+const SINGLE_FILE: &str = "model.safetensors";
 
 #[derive(Deserialize)]
 struct Index {
@@ -119,9 +119,9 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
 /// index (as in transformers). Otherwise the files of the index are used, and without an index the
 /// only file.
 pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error> {
-    let whole = folder.join(WHOLE);
+    let whole = folder.join(SINGLE_FILE);
     let index = folder.join("model.safetensors.index.json");
-    if let Some(bytes) = json::json_bytes(&index, json::MOST_INDEX)? {
+    if let Some(bytes) = json::json_bytes(&index, json::MAX_INDEX)? {
         let WeightMap(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
         for (file, tensors) in &files {
             // A file name must not point outside the folder.
@@ -132,13 +132,13 @@ pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error>
                 return Err(fail(&index, FolderError::Value { key, value: file.clone(), why }));
             }
         }
-        if !whole.exists() || files.contains_key(WHOLE) {
+        if !whole.exists() || files.contains_key(SINGLE_FILE) {
             let files = files.into_iter().map(|(file, tensors)| (folder.join(file), tensors));
             return Ok((files.collect(), None));
         }
         let n = files.len();
         let line = format!(
-            "{WHOLE} is used; the {n} files that model.safetensors.index.json lists are ignored"
+            "{SINGLE_FILE} is used; the {n} files that model.safetensors.index.json lists are ignored"
         );
         return Ok((vec![(whole, vec![])], Some(line)));
     }
@@ -185,9 +185,9 @@ fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
         )));
     };
     let header = u64::from_le_bytes(*head);
-    if header > MOST_HEADER {
+    if header > MAX_HEADER {
         return Err(damaged(format!(
-            "its header has {header} bytes, more than the limit of {MOST_HEADER}"
+            "its header has {header} bytes, more than the limit of {MAX_HEADER}"
         )));
     }
     let Some(text) = usize::try_from(header).ok().and_then(|n| rest.get(..n)) else {

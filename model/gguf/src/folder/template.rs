@@ -13,7 +13,7 @@ const KEY: &str = "tokenizer.chat_template";
 /// Writes the templates; a folder may have none.
 pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
     let path = folder.join("chat_template.jinja");
-    if let Some(bytes) = json::bytes(&path, json::MOST)? {
+    if let Some(bytes) = json::bytes(&path, json::MAX_SETTINGS)? {
         let text = String::from_utf8(bytes).map_err(|e| {
             let why = format!("invalid UTF-8 at byte {}", e.utf8_error().valid_up_to());
             fail(&path, FolderError::Json { why })
@@ -22,7 +22,7 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
         return Ok(());
     }
     for (name, most) in
-        [("chat_template.json", json::MOST), ("tokenizer_config.json", json::MOST_TOKENIZER_CONFIG)]
+        [("chat_template.json", json::MAX_SETTINGS), ("tokenizer_config.json", json::MAX_TOKENIZER_CONFIG)]
     {
         let Some(file) = Object::read_keys(folder.join(name), most, &["chat_template"])? else {
             continue;

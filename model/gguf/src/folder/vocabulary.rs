@@ -38,11 +38,11 @@ struct TokenizerJson<'a> {
 }
 
 /// Maximum bytes of a step. A step with a large character table has 400 kB.
-const MOST_STEP: usize = json::MOST as usize;
+const MAX_STEP: usize = json::MAX_SETTINGS as usize;
 
 /// Maximum number of tokens, and of merges: four times the largest vocabulary, and twice its
 /// merges.
-const MOST_ENTRIES: usize = 1 << 20;
+const MAX_ENTRIES: usize = 1 << 20;
 
 /// An added token. Merges do not produce it.
 #[derive(Deserialize)]
@@ -110,7 +110,7 @@ impl<'de> Visitor<'de> for OneMerge {
     }
 }
 
-/// Reads a list or a table of at most [`MOST_ENTRIES`] entries.
+/// Reads a list or a table of at most [`MAX_ENTRIES`] entries.
 fn read_bounded<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -123,9 +123,9 @@ trait Entries<'de>: Sized {
 }
 
 fn check_entry_count<E: de::Error>(have: usize) -> Result<(), E> {
-    match have < MOST_ENTRIES {
+    match have < MAX_ENTRIES {
         true => Ok(()),
-        false => Err(E::custom(format_args!("more than the limit of {MOST_ENTRIES} entries"))),
+        false => Err(E::custom(format_args!("more than the limit of {MAX_ENTRIES} entries"))),
     }
 }
 
@@ -205,7 +205,7 @@ const NEVER: f32 = -1e9;
 /// Writes the vocabulary. Returns warnings for the user.
 pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<String>, Error> {
     let path = folder.join("tokenizer.json");
-    let Some(bytes) = json::json_bytes(&path, json::MOST_TOKENIZER)? else {
+    let Some(bytes) = json::json_bytes(&path, json::MAX_TOKENIZER)? else {
         let hint = ": kjit reads the vocabulary from tokenizer.json, not from tokenizer.model";
         return Err(fail(&path, FolderError::NotThere { hint }));
     };
@@ -218,9 +218,9 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     let file: TokenizerJson = json::parse(&path, &bytes)?;
     let step = |name: &str, raw: Option<&RawValue>| -> Result<Option<Value>, Error> {
         let Some(raw) = raw else { return Ok(None) };
-        if raw.get().len() > MOST_STEP {
+        if raw.get().len() > MAX_STEP {
             let why =
-                format!("{name} has {} bytes, more than the limit of {MOST_STEP}", raw.get().len());
+                format!("{name} has {} bytes, more than the limit of {MAX_STEP}", raw.get().len());
             return Err(fail(&path, FolderError::Json { why }));
         }
         json::parse::<Option<Value>>(&path, raw.get().as_bytes())
@@ -533,7 +533,7 @@ fn roles(
     let keys = ["bos_token", "eos_token", "add_bos_token", "add_eos_token"];
     let of_tokenizer = Object::read_keys(
         folder.join("tokenizer_config.json"),
-        json::MOST_TOKENIZER_CONFIG,
+        json::MAX_TOKENIZER_CONFIG,
         &keys,
     )?;
     let of_generation = Object::read(folder.join("generation_config.json"))?;

@@ -14,9 +14,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Maximum bytes of a file. A whole bundle is smaller than [`super::LIMIT`].
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// Maximum bytes of a buffer. Filled buffers take no space in the bundle.
-const MOST_BUFFER: u64 = 1 << 30;
+const MAX_BUFFER: u64 = 1 << 30;
 
 /// A bundle whose files match their checksums.
 #[derive(Debug)]
@@ -193,9 +193,9 @@ impl Bundle {
         let mut expect = vec![];
         for b in &entry.buffers {
             // Filled buffers are allocated when the case runs. Here only their size is checked.
-            if b.bytes > MOST_BUFFER {
+            if b.bytes > MAX_BUFFER {
                 return Err(format!(
-                    "buffer {} has {} bytes, more than the limit of {MOST_BUFFER}",
+                    "buffer {} has {} bytes, more than the limit of {MAX_BUFFER}",
                     b.name, b.bytes
                 ));
             }
@@ -236,8 +236,8 @@ impl Bundle {
     fn content(&self, content: &Content, bytes: u64) -> Result<Vec<u8>, String> {
         match content {
             Content::At(at) => self.slice(*at, bytes).map(<[u8]>::to_vec),
-            Content::Fill(byte) if bytes <= MOST_BUFFER => Ok(vec![*byte; bytes as usize]),
-            Content::Fill(_) => Err(format!("{bytes} bytes, more than the limit of {MOST_BUFFER}")),
+            Content::Fill(byte) if bytes <= MAX_BUFFER => Ok(vec![*byte; bytes as usize]),
+            Content::Fill(_) => Err(format!("{bytes} bytes, more than the limit of {MAX_BUFFER}")),
         }
     }
 
@@ -320,8 +320,8 @@ fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
         let file = folder.join(name);
         let bytes = read(&file)?;
         total = total.saturating_add(bytes.len() as u64);
-        if total > MOST_BYTES {
-            return Err(damaged(&path, format!("the files have more than {MOST_BYTES} bytes")));
+        if total > MAX_BYTES {
+            return Err(damaged(&path, format!("the files have more than {MAX_BYTES} bytes")));
         }
         let found = Digest::of(&bytes);
         if found != digest {
@@ -335,11 +335,11 @@ fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
 fn read(path: &Path) -> Result<Vec<u8>, BundleError> {
     let file = std::fs::File::open(path).map_err(io(path))?;
     let mut bytes = vec![];
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(io(path))?;
-    if bytes.len() as u64 > MOST_BYTES {
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io(path))?;
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(BundleError::Damaged {
             path: path.to_path_buf(),
-            why: format!("larger than {MOST_BYTES} bytes"),
+            why: format!("larger than {MAX_BYTES} bytes"),
         });
     }
     Ok(bytes)

@@ -73,7 +73,7 @@ pub fn export(
     }
     std::fs::create_dir_all(folder).map_err(io(folder))?;
     let codes = compile(engine, target, &all, progress)?;
-    let always = ALWAYS.iter().map(|(_, content)| content.len() as u64).sum();
+    let always = FIXED_FILES.iter().map(|(_, content)| content.len() as u64).sum();
     let mut writer = Writer { limit: wish.limit, other: always, ..Writer::default() };
     // The smallest cases come first, so that the largest cases are omitted.
     let mut order: Vec<usize> = (0..all.len()).collect();
@@ -135,7 +135,7 @@ fn weight(case: &Case) -> u64 {
 }
 
 /// Files that every bundle has.
-const ALWAYS: [(&str, &[u8]); 3] = [
+const FIXED_FILES: [(&str, &[u8]); 3] = [
     (README, include_bytes!("README.txt")),
     (CHECK, include_bytes!("check_bundle.py")),
     (RUN, include_bytes!("run_bundle.py")),
@@ -328,7 +328,7 @@ fn publish(
     let mut bytes = 0;
     let mut sums = String::new();
     let own = [(DATA, data), (MANIFEST, text.as_slice())];
-    for (name, content) in ALWAYS.into_iter().chain(own).chain(objects) {
+    for (name, content) in FIXED_FILES.into_iter().chain(own).chain(objects) {
         let path = folder.join(name);
         std::fs::write(&path, content).map_err(io(&path))?;
         bytes += content.len() as u64;

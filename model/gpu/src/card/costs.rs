@@ -12,7 +12,7 @@ const NODES: usize = 128;
 /// Nanoseconds after which a block stops waiting for the other blocks.
 const LIMIT: u64 = 2_000_000_000;
 /// Minimum seconds of barriers for the computation of their cost.
-const ENOUGH: f64 = 2e-3;
+const MIN_SECONDS: f64 = 2e-3;
 
 pub(super) fn costs(bench: &Bench<'_>) -> Vec<Figure> {
     let units = "µs";
@@ -161,7 +161,7 @@ fn barrier(bench: &Bench<'_>) -> Result<f64, String> {
     timed(1)?;
     let mut rounds = 4;
     let (none, mut some) = (timed(0)?, timed(rounds)?);
-    while some < ENOUGH && rounds < 1 << 16 {
+    while some < MIN_SECONDS && rounds < 1 << 16 {
         rounds *= 4;
         some = timed(rounds)?;
     }

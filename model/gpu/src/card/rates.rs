@@ -12,9 +12,9 @@ const BLOCKS: u32 = 8;
 /// Bytes of the pattern that fills the memory that is read.
 const PATTERN: usize = 1 << 20;
 /// Maximum number of bytes that are read.
-const MOST: u64 = 1 << 30;
+const MAX_READ_BYTES: u64 = 1 << 30;
 /// Minimum seconds of a launch for the computation of a rate.
-const ENOUGH: f64 = 1e-3;
+const MIN_SECONDS: f64 = 1e-3;
 /// Dependent products in a measurement of the clock. They must take fewer than 2^20 cycles, because
 /// gfx11's counter has 20 bits.
 const PRODUCTS: u32 = 20_000;
@@ -80,12 +80,12 @@ impl<'b, 'e> Read<'b, 'e> {
     /// The largest memory that can be read in a reasonable time.
     fn new(bench: &'b Bench<'e>) -> Result<Read<'b, 'e>, String> {
         let (free, _) = bench.device.memory().map_err(text)?;
-        let most = MOST.min(free / 4);
+        let most = MAX_READ_BYTES.min(free / 4);
         let mut bytes = PATTERN;
         loop {
             let read = Read::of(bench, bytes)?;
             let more = 4 * bytes;
-            if more as u64 > most || read.seconds(1 << 10)? > ENOUGH {
+            if more as u64 > most || read.seconds(1 << 10)? > MIN_SECONDS {
                 return Ok(read);
             }
             bytes = more;
@@ -108,12 +108,12 @@ impl<'b, 'e> Read<'b, 'e> {
             }
             // One word differs. The other words cancel out, or their result is the pattern's own
             // sum.
-            stream.write(&memory.slice(words / 2..words / 2 + 1)?, &[ODD])
+            stream.write(&memory.slice(words / 2..words / 2 + 1)?, &[OTHER_WORD])
         };
         fill().map_err(text)?;
         let once = pattern.iter().fold(0, |sum, word| sum ^ word);
         let was = pattern.get(words / 2 % pattern.len()).copied().unwrap_or(0);
-        let sum = if words == pattern.len() { once } else { 0 } ^ was ^ ODD;
+        let sum = if words == pattern.len() { once } else { 0 } ^ was ^ OTHER_WORD;
         let blocks = BLOCKS * bench.units();
         let out = bench.device.buffer((blocks * card::BLOCK) as usize).map_err(text)?;
         Ok(Read { bench, memory, out, blocks, sum })
@@ -160,7 +160,7 @@ impl<'b, 'e> Read<'b, 'e> {
 }
 
 /// A word that differs from the pattern.
-const ODD: u32 = 0x9e37_79b9;
+const OTHER_WORD: u32 = 0x9e37_79b9;
 
 fn bench_wave(bench: &Bench<'_>) -> u32 {
     bench.device.target().default_wave()
@@ -187,7 +187,7 @@ fn lds(bench: &Bench<'_>) -> Result<f64, String> {
     timed(1)?;
     let mut rounds = 4;
     let mut seconds = timed(rounds)?;
-    while seconds < 4.0 * ENOUGH && rounds < 1 << 20 {
+    while seconds < 4.0 * MIN_SECONDS && rounds < 1 << 20 {
         rounds *= 4;
         seconds = timed(rounds)?;
     }

@@ -8,7 +8,7 @@ const LOCKED: u64 = 8 << 30;
 /// The limit of a quick report.
 const QUICK: u64 = 1 << 30;
 /// The smallest piece of a search.
-const LEAST: u64 = 1 << 20;
+const MIN_PIECE: u64 = 1 << 20;
 
 pub(super) fn room(bench: &Bench<'_>) -> Vec<Figure> {
     let names = ["card memory: total", "card memory: free by the driver", "card memory: allocated"];
@@ -20,7 +20,7 @@ pub(super) fn room(bench: &Bench<'_>) -> Vec<Figure> {
     let shares = bench.device.info().integrated;
     let system = super::super::open::system_memory();
     // An integrated GPU also uses the system's memory, which must not be used up.
-    let most = if shares { (free.max(system) / 2).max(LEAST) } else { total };
+    let most = if shares { (free.max(system) / 2).max(MIN_PIECE) } else { total };
     let got = on_card(bench, most);
     let note = match (shares, got >= most) {
         (true, true) => "the search ended at half of the system's free memory",
@@ -30,7 +30,7 @@ pub(super) fn room(bench: &Bench<'_>) -> Vec<Figure> {
     let wish = if bench.quick { QUICK } else { LOCKED };
     let wish = if shares && !bench.quick { system / 2 } else { wish.min(system / 2) };
     // A simulated GPU with little memory has small pieces.
-    let wish = wish.min(4 * total).max(LEAST);
+    let wish = wish.min(4 * total).max(MIN_PIECE);
     let pinned = page_locked(bench, wish);
     let ended = if pinned >= wish { "at least this much: the search ended here" } else { "" };
     let [all, said, had] = names;
@@ -49,8 +49,8 @@ fn gib(bytes: u64) -> f64 {
 /// Allocates and fills pieces. After a refusal, the next piece is half as large. Returns the bytes.
 fn search<T>(most: u64, allocate: &dyn Fn(usize) -> Option<T>) -> u64 {
     let (mut kept, mut got) = (vec![], 0);
-    let mut piece = (most / 8).max(LEAST);
-    while piece >= LEAST && got < most {
+    let mut piece = (most / 8).max(MIN_PIECE);
+    while piece >= MIN_PIECE && got < most {
         let bytes = piece.min(most - got);
         match usize::try_from(bytes).ok().and_then(allocate) {
             Some(one) => {

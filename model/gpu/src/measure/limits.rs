@@ -29,7 +29,7 @@ pub struct Product {
 }
 
 /// Minimum seconds of a launch for the computation of a rate.
-const ENOUGH: f64 = 0.2e-3;
+const MIN_SECONDS: f64 = 0.2e-3;
 
 impl Limits {
     /// Measures the limits. The work grows until a launch takes long enough.
@@ -55,7 +55,7 @@ impl Limits {
             // The rate of a larger buffer replaces the rate of a smaller buffer, which may have
             // been in a cache.
             read = here;
-            if longest > ENOUGH {
+            if longest > MIN_SECONDS {
                 break;
             }
         }
@@ -79,7 +79,7 @@ fn product(engine: &Engine, device: &Device) -> Result<Option<Product>, String> 
                 what: format!("our {name}, halves, {rows} × {cols} × {tokens}"),
             });
         }
-        if seconds > ENOUGH {
+        if seconds > MIN_SECONDS {
             break;
         }
     }

@@ -46,7 +46,7 @@ pub struct LoadedCase {
 }
 
 /// Larger inputs are checked for changes only if `all` is set.
-const GLANCE: usize = 64 << 10;
+const SMALL_INPUT: usize = 64 << 10;
 /// Maximum number of launches in a chain.
 const CHAIN: usize = 512;
 /// Target seconds of a chain: much more than the time to start it.
@@ -210,7 +210,7 @@ impl LoadedCase {
         let began = Instant::now();
         let back = |(before, expect, buffer): (&Content, &Expect, &DeviceBuffer<u8>)| {
             let skip = match expect {
-                Expect::Same => !all && before.len() > GLANCE,
+                Expect::Same => !all && before.len() > SMALL_INPUT,
                 Expect::Anything => true,
                 _ => false,
             };

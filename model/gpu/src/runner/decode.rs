@@ -9,7 +9,7 @@ use kjit_plan::Choice;
 /// an end are discarded, but the host must wait for them: with 16, an answer of 128 tokens took 14
 /// % longer. Four tokens take
 /// 1.6 ms on the smallest model; the host polls a hundred times in that time.
-const AHEAD: usize = 4;
+const MAX_STEPS_AHEAD: usize = 4;
 
 /// The progress of a sequence.
 struct DecodeProgress {
@@ -138,7 +138,7 @@ impl GpuRunner {
         // discarded copies of a 70B model took 1.2 s after an answer.
         let alone =
             self.graph.is_recurrent() || self.loaded.aside.is_some() || self.loaded.ring.is_some();
-        let ahead = if alone { 1 } else { AHEAD };
+        let ahead = if alone { 1 } else { MAX_STEPS_AHEAD };
         let mut came = self.loaded.stream.device().trace().map_or(0.0, Trace::now_us);
         // The captured step for the current sequences. `None` after the sequences have changed.
         let mut recording = None;

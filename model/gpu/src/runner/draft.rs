@@ -14,7 +14,7 @@ use kjit_plan::{Choice, DRAFTED, LaunchParams, PICK};
 
 /// Maximum number of captured graphs. A graph contains addresses of a slot's memory, so each slot
 /// has its own graph. The oldest graph is dropped.
-const KEPT: usize = 64;
+const MAX_GRAPHS: usize = 64;
 
 impl GpuRunner {
     /// Whether the whole task can run in the draft program.
@@ -90,7 +90,7 @@ impl GpuRunner {
             true => RecordedLaunches::Replay(r.capture(|| self.issue_drafted(what, &now))?),
             false => RecordedLaunches::Launch(now),
         };
-        if self.drafts.len() >= KEPT {
+        if self.drafts.len() >= MAX_GRAPHS {
             self.drafts.remove(0);
         }
         self.drafts.push((what, recording));

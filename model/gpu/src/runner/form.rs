@@ -41,9 +41,9 @@ impl Form {
 }
 
 /// Tokens before a measurement.
-const WARM: usize = 3;
+const WARMUP_TOKENS: usize = 3;
 /// Tokens between two readings of the clock.
-const SOME: usize = 8;
+const CLOCK_TOKENS: usize = 8;
 
 impl GpuRunner {
     /// The form in use.
@@ -107,10 +107,10 @@ impl GpuRunner {
     /// `at_most`. No sequence may be open.
     pub(crate) fn seconds_a_token(&mut self, at_most: Duration) -> Result<f64, SessionError> {
         let room = self.context.saturating_sub(2);
-        self.decode_some(WARM.min(room).max(1))?;
+        self.decode_some(WARMUP_TOKENS.min(room).max(1))?;
         let (began, mut tokens) = (Instant::now(), 0);
         loop {
-            let n = SOME.min(room).max(1);
+            let n = CLOCK_TOKENS.min(room).max(1);
             self.decode_some(n)?;
             tokens += n;
             let spent = began.elapsed();

@@ -180,15 +180,15 @@ const START: usize = 8 << 20;
 /// Number of samples that are hashed after the start, and bytes of each sample. With 400 tensors,
 /// every large tensor has some samples.
 const PLACES: usize = 1024;
-const PLACE: usize = 64;
+const SLOT_BYTES: usize = 64;
 
 /// A hash of a file's length, its start, and samples of the rest.
 fn sampled(bytes: &[u8]) -> u64 {
     let mut all = DefaultHasher::new();
     let (start, rest) = bytes.split_at(bytes.len().min(START));
     (bytes.len(), start).hash(&mut all);
-    let step = rest.len().div_ceil(PLACES).max(PLACE);
-    rest.chunks(step).for_each(|chunk| chunk.get(..PLACE).unwrap_or(chunk).hash(&mut all));
+    let step = rest.len().div_ceil(PLACES).max(SLOT_BYTES);
+    rest.chunks(step).for_each(|chunk| chunk.get(..SLOT_BYTES).unwrap_or(chunk).hash(&mut all));
     all.finish()
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// The time limit for a device to become idle after an abort. The library's kernels poll for the
 /// abort, and ending the library's group may take seconds. After the limit the device is abandoned.
-pub(super) const REST: Duration = Duration::from_secs(8);
+pub(super) const ABORT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Shuts down a rank's runner. All ranks launch the same steps after the last token, except a rank
 /// that was interrupted one token earlier. In that case the device would wait for a sum that never
@@ -25,7 +25,7 @@ impl Drop for RankShutdown {
             if over.is_none() && meeting.is_over() {
                 over = Some(Instant::now());
             }
-            if over.is_some_and(|since: Instant| since.elapsed() > REST) {
+            if over.is_some_and(|since: Instant| since.elapsed() > ABORT_TIMEOUT) {
                 return stream.device().leave();
             }
             std::thread::sleep(Duration::from_micros(200));

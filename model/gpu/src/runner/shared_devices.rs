@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Time limit of opening a model while another model still uses its persistent kernel. That model
 /// stops using it between two tokens, but the receiver of its tokens may be slow, or may be the
 /// caller that opens this model.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A tensor-split model of this process.
 pub(super) struct SharedDevices {
@@ -68,7 +68,7 @@ impl SharedDevices {
         }
         for one in &beside {
             let waits = |state: &mut SharingState| state.calls > 0 && state.whole > 0;
-            let waited = one.changed.wait_timeout_while(one.lock(), PATIENCE, waits);
+            let waited = one.changed.wait_timeout_while(one.lock(), OPEN_TIMEOUT, waits);
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.calls > 0 && state.whole > 0 {
                 return Err(SessionError::Device(format!(

@@ -353,7 +353,7 @@ fn follow(
 
 /// Number of patterns with the largest number of rows of a pass. There is one for each half of the
 /// inboxes, so that every value of them is tested. (8B in chunks of 2048: 34 MB each.)
-const WHOLE: u32 = 2;
+const LARGEST_PATTERNS: u32 = 2;
 /// Maximum number of rows of the other patterns.
 const ROWS: u32 = 64;
 
@@ -382,7 +382,7 @@ fn arrives(
         let r = &runner.loaded;
         let missing = || SessionError::Device("the devices' reductions differ".to_owned());
         let sum = r.plan.sums().into_iter().nth(kind).ok_or_else(missing)?;
-        let rows = if seed <= WHOLE { sum.program.tokens } else { sum.program.tokens.min(ROWS) };
+        let rows = if seed <= LARGEST_PATTERNS { sum.program.tokens } else { sum.program.tokens.min(ROWS) };
         let values = rows as usize * sum.cols;
         let buffer = |at: usize| match sum.launch.args.get(at) {
             Some(Bind::Buffer(id)) => {

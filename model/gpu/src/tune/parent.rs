@@ -125,7 +125,7 @@ struct Parent<'a> {
 }
 
 /// Number of consecutive children that may end before their first answer.
-const TRIES: usize = 3;
+const MAX_EARLY_EXITS: usize = 3;
 
 impl Parent<'_> {
     fn subject(
@@ -249,7 +249,7 @@ impl Parent<'_> {
     /// of the variant. The outer error means that no child starts.
     fn ask(&mut self, ask: &ChildRequest) -> Result<Result<ChildResponse, String>, String> {
         let mut last = String::new();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_EARLY_EXITS {
             let (mut process, fresh) = match self.child.take() {
                 Some(process) => (process, false),
                 None => (Process::start((self.spawn)())?, true),

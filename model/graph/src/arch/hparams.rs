@@ -32,16 +32,16 @@ pub struct Hparams<'a> {
 
 /// The tensor of the embedding. Some files have only the output matrix.
 pub fn table_name(gguf: &Gguf) -> &'static str {
-    const OWN: &str = "token_embd.weight";
-    if gguf.tensor_info(OWN).is_none() && gguf.tensor_info("output.weight").is_some() {
+    const EMBEDDING: &str = "token_embd.weight";
+    if gguf.tensor_info(EMBEDDING).is_none() && gguf.tensor_info("output.weight").is_some() {
         "output.weight"
     } else {
-        OWN
+        EMBEDDING
     }
 }
 
 /// The upper limit of any size. It prevents overflow in products of two sizes.
-const LARGEST: u32 = 1 << 24;
+const MAX_SIZE: u32 = 1 << 24;
 
 impl<'a> Hparams<'a> {
     /// Reads the sizes under `arch.`. The epsilon of the norms is under one of two keys.
@@ -117,7 +117,7 @@ impl<'a> Hparams<'a> {
             arch: arch.into(),
         })?;
         h.vocab = match *embd.dims() {
-            [_, rows] if rows > 0 && rows <= u64::from(LARGEST) => rows as usize,
+            [_, rows] if rows > 0 && rows <= u64::from(MAX_SIZE) => rows as usize,
             _ => {
                 let want = vec![h.width as u64, embd.dims().get(1).copied().unwrap_or(0)];
                 return Err(GraphError::Shape {
@@ -147,8 +147,8 @@ impl<'a> Hparams<'a> {
         let Some(list) = self.gguf.opt_per_layer_u32(&self.key(name), all)? else {
             return Ok(None);
         };
-        if let Some(&v) = list.iter().find(|&&v| v > LARGEST) {
-            return Err(self.bad(name, v, &format!("kjit supports at most {LARGEST}")));
+        if let Some(&v) = list.iter().find(|&&v| v > MAX_SIZE) {
+            return Err(self.bad(name, v, &format!("kjit supports at most {MAX_SIZE}")));
         }
         Ok(Some(list.into_iter().take(self.layers).map(|v| v as usize).collect()))
     }
@@ -173,8 +173,8 @@ impl<'a> Hparams<'a> {
     /// A size, if the key exists. 0 is valid.
     pub fn number(&self, name: &str) -> Result<Option<usize>, GraphError> {
         match self.gguf.opt_u32(&self.key(name))? {
-            Some(v) if v > LARGEST => {
-                Err(self.bad(name, v, &format!("kjit supports at most {LARGEST}")))
+            Some(v) if v > MAX_SIZE => {
+                Err(self.bad(name, v, &format!("kjit supports at most {MAX_SIZE}")))
             }
             v => Ok(v.map(|v| v as usize)),
         }
@@ -212,8 +212,8 @@ impl<'a> Hparams<'a> {
     fn checked(&self, name: &str, v: u32) -> Result<usize, GraphError> {
         match v {
             0 => Err(self.bad(name, v, "must be above 0")),
-            1..=LARGEST => Ok(v as usize),
-            _ => Err(self.bad(name, v, &format!("kjit supports at most {LARGEST}"))),
+            1..=MAX_SIZE => Ok(v as usize),
+            _ => Err(self.bad(name, v, &format!("kjit supports at most {MAX_SIZE}"))),
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a> Hparams<'a> {
         let Some(list) = self.gguf.opt_u32s(&self.key(KEY))? else { return Ok(None) };
         let mut sizes = [0; 4];
         for (size, &n) in sizes.iter_mut().zip(&list) {
-            *size = n.min(LARGEST) as usize;
+            *size = n.min(MAX_SIZE) as usize;
         }
         let [time, height, ..] = sizes;
         Ok((facts.sections != SectionsKey::IfTwo || time > 0 && height > 0)

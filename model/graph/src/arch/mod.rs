@@ -2,7 +2,7 @@
 //!
 //! Most architectures are a row of `table.rs` with their differences from llama. If a row cannot
 //! describe an architecture, it is a function in a file of this folder, which builds layers from
-//! the same parts, and a line in `BUILT`.
+//! the same parts, and a line in `ARCH_FUNCTIONS`.
 
 mod attention;
 mod decoder;
@@ -29,7 +29,7 @@ pub use pooling::{build_vector, pooling};
 type Build = fn(&Gguf) -> Result<Graph, GraphError>;
 
 /// Names in `general.architecture`, with the functions of architectures that are not in the table.
-const BUILT: &[(&str, Build)] = &[
+const ARCH_FUNCTIONS: &[(&str, Build)] = &[
     ("mamba", stateful::mamba),
     ("mamba2", stateful::mamba2),
     ("gemma3n", gemma3n::build),
@@ -48,7 +48,7 @@ const BUILT: &[(&str, Build)] = &[
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let arch = gguf.architecture()?;
     let row = table::TABLE.iter().find(|facts| facts.arch == arch);
-    let built = BUILT.iter().find(|(name, _)| *name == arch);
+    let built = ARCH_FUNCTIONS.iter().find(|(name, _)| *name == arch);
     match (row, built) {
         (None, None) => {
             Err(GraphError::UnknownArch { arch: arch.to_string(), known: known().join(", ") })
@@ -61,5 +61,5 @@ pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
 
 /// The architectures' names.
 pub fn known() -> Vec<&'static str> {
-    table::TABLE.iter().map(|facts| facts.arch).chain(BUILT.iter().map(|(name, _)| *name)).collect()
+    table::TABLE.iter().map(|facts| facts.arch).chain(ARCH_FUNCTIONS.iter().map(|(name, _)| *name)).collect()
 }

@@ -11,7 +11,7 @@ use super::lanes::{Lanes, Mask, nearest};
 const ZERO: f32 = 1e-15;
 
 /// Weights of the longest group.
-const LONGEST: usize = 32;
+const MAX_GROUP: usize = 32;
 
 /// The candidates of [`affine`]: inverse scales for `top + start + step · i` levels, for `i` in
 /// `0..=count`.
@@ -74,7 +74,7 @@ pub fn affine<const N: usize>(
         }
         sum
     };
-    let mut codes = [zero; LONGEST];
+    let mut codes = [zero; MAX_GROUP];
     let mut inverse = Lanes::all(top) / (high - low);
     let mut scale = Lanes::all(1.0) / inverse;
     let mut from = low;

@@ -12,7 +12,7 @@ const N: usize = 8;
 
 /// Number of scales that are tried on each side of the scale that maps the extreme weight to the
 /// extreme value.
-const TRIES: i8 = 7;
+const SCALE_TRIES: i8 = 7;
 
 /// The 16 values as floats.
 #[inline(always)]
@@ -138,7 +138,7 @@ fn scales(
     let (qx, q2) = sums(first);
     let mut scale = zero.less(q2).select(qx / q2, zero);
     let mut best = scale * qx;
-    for i in -TRIES..=TRIES {
+    for i in -SCALE_TRIES..=SCALE_TRIES {
         let (qx, q2) = sums(Lanes::all(f32::from(i) + values[0]) / extreme);
         let better = zero.less(q2).and((best * q2).less(qx * qx));
         let found = qx / q2;

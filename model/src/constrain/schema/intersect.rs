@@ -1,6 +1,6 @@
 //! The intersection of schemas: a value must satisfy all of them.
 
-use super::read::{DEEPEST, Reader};
+use super::read::{MAX_NESTING, Reader};
 use super::set::{Array, Object, Schema, Strings};
 use llguidance::derivre::{Regex, RegexBuilder};
 use llguidance::regex_to_lark;
@@ -11,9 +11,9 @@ impl Reader<'_> {
     /// Returns the intersection of two schemas.
     pub fn meet(&mut self, a: Schema, b: Schema, depth: usize) -> Result<Schema, String> {
         self.count()?;
-        if depth > DEEPEST {
+        if depth > MAX_NESTING {
             return Err(format!(
-                "combined schemas (allOf, $ref) are nested more than {DEEPEST} deep"
+                "combined schemas (allOf, $ref) are nested more than {MAX_NESTING} deep"
             ));
         }
         let deeper = depth + 1;
@@ -123,9 +123,9 @@ impl Reader<'_> {
     /// Whether a value satisfies a schema. If this cannot be decided: `true`.
     fn takes(&mut self, schema: &Schema, value: &Value, depth: usize) -> Result<bool, String> {
         self.count()?;
-        if depth > DEEPEST {
+        if depth > MAX_NESTING {
             return Err(format!(
-                "combined schemas (allOf, $ref) are nested more than {DEEPEST} deep"
+                "combined schemas (allOf, $ref) are nested more than {MAX_NESTING} deep"
             ));
         }
         let deeper = depth + 1;
@@ -174,15 +174,15 @@ impl Reader<'_> {
 
     /// Whether at most one of these schemas accepts any value, as far as this can be decided.
     pub fn apart(&mut self, all: &[Schema]) -> bool {
-        const MOST: usize = 200;
+        const MAX_COMPARISONS: usize = 200;
         let mut one = |schema: &Schema| match schema {
             Schema::Ref(number) if !self.is_reading(*number) => {
                 self.followed(*number, 0).unwrap_or(Schema::Any)
             }
             schema => schema.clone(),
         };
-        let all: Vec<Schema> = all.iter().take(MOST + 1).map(&mut one).collect();
-        all.len() <= MOST
+        let all: Vec<Schema> = all.iter().take(MAX_COMPARISONS + 1).map(&mut one).collect();
+        all.len() <= MAX_COMPARISONS
             && all.iter().enumerate().all(|(i, a)| all.iter().skip(i + 1).all(|b| apart(a, b)))
     }
 }

@@ -8,20 +8,20 @@ use serde_json::Number;
 use std::cmp::Ordering;
 
 /// Digits of an integer without a bound: the number of digits of a 64-bit integer.
-const WHOLE: usize = 19;
+const INTEGER_DIGITS: usize = 19;
 /// Maximum digits of a bound before its point. A bound with more digits is outside the numbers that
 /// an answer can contain.
-const BOUND: usize = 40;
+const MAX_BOUND_DIGITS: usize = 40;
 /// From this magnitude, every f64 is an integer.
 const INTEGERS: f64 = 9_007_199_254_740_992.0;
 /// Significant digits of a number with a fraction: the number of digits of an f64.
 const SIGNIFICANT: usize = 17;
 /// Any number. It has at most 17 digits before the exponent, so it does not exceed the range of an
 /// f64.
-const ANY: &str =
+const ANY_NUMBER: &str =
     r"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,33})?([eE][+-]?([0-9]{1,2}|1[0-9]{2}|2[0-8][0-9]))?";
 /// Numbers of at most 17 significant digits.
-const SHORT: &str = r"-?(0(\.0{0,16}[0-9]{0,17})?|[1-9][0-9.]{0,17})([eE][+-]?[0-9]{1,3})?";
+const SHORT_NUMBER: &str = r"-?(0(\.0{0,16}[0-9]{0,17})?|[1-9][0-9.]{0,17})([eE][+-]?[0-9]{1,3})?";
 
 /// An exact decimal of any size, without leading or trailing zeros. Zero has no sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Numbers {
 
     /// The numbers as Lark terminals; `None` if there is no such number.
     pub fn terminal(&self) -> Option<String> {
-        let far = |b: &&Bound| b.at.whole.len() > BOUND;
+        let far = |b: &&Bound| b.at.whole.len() > MAX_BOUND_DIGITS;
         if self.least.iter().find(far).is_some_and(|b| !b.at.negative)
             || self.most.iter().find(far).is_some_and(|b| b.at.negative)
         {
@@ -225,12 +225,12 @@ impl Numbers {
             return whole(self.least.as_ref(), self.most.as_ref()).map(|e| format!("/{e}/"));
         }
         if (&self.least, &self.most, places) == (&None, &None, None) {
-            return Some(format!("(/{ANY}/ & /{SHORT}/)"));
+            return Some(format!("(/{ANY_NUMBER}/ & /{SHORT_NUMBER}/)"));
         }
         let plain = decimals(self.least.as_ref(), self.most.as_ref(), places)?;
         let short = |b: &Bound| b.at.whole.len() + b.at.fraction.len() < SIGNIFICANT;
         match self.least.iter().chain(&self.most).all(short) {
-            true => Some(format!("(/{plain}/ & /{SHORT}/)")),
+            true => Some(format!("(/{plain}/ & /{SHORT_NUMBER}/)")),
             false => Some(format!("/{plain}/")),
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
 /// Maximum nesting of schemas. The JSON reader has the same limit.
-pub const DEEPEST: usize = 128;
+pub const MAX_NESTING: usize = 128;
 /// Maximum number of schemas, including the schemas that intersections create.
 const MAX_SCHEMAS: usize = 200_000;
 
@@ -17,7 +17,7 @@ const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
 /// Keywords that are not enforced. The value of each is a schema, several schemas, or a number.
-const UNHELD: [&str; 13] = [
+const UNENFORCED: [&str; 13] = [
     "not",
     "if",
     "then",
@@ -52,7 +52,7 @@ const OF_TYPES: [(&str, &[&str]); 4] = [
     ),
 ];
 /// Keywords that combine schemas.
-const TOGETHER: [&str; 8] =
+const COMBINING: [&str; 8] =
     ["const", "enum", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf"];
 
 /// The target of a reference.
@@ -108,8 +108,8 @@ impl<'a> Reader<'a> {
 
     pub fn read(&mut self, schema: &'a Value, at: &str, depth: usize) -> Result<Schema, String> {
         self.count()?;
-        if depth > DEEPEST {
-            return Err(format!("schemas are nested more than {DEEPEST} deep"));
+        if depth > MAX_NESTING {
+            return Err(format!("schemas are nested more than {MAX_NESTING} deep"));
         }
         let fields = match schema {
             Value::Bool(true) => return Ok(Schema::Any),
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
 
     /// Reads the keywords of the types. Combining keywords (`anyOf`, `$ref`) are read elsewhere.
     fn own(&mut self, fields: &'a Fields, at: &str, depth: usize) -> Result<Schema, String> {
-        let together = TOGETHER.iter().any(|word| fields.contains_key(*word));
+        let together = COMBINING.iter().any(|word| fields.contains_key(*word));
         let types: Vec<&str> = match fields.get("type") {
             Some(Value::String(one)) => vec![one],
             Some(Value::Array(all)) if !all.is_empty() => {
@@ -466,9 +466,9 @@ impl<'a> Reader<'a> {
             }
             Definition::Unread(value) => {
                 self.open += 1;
-                if self.open > DEEPEST {
+                if self.open > MAX_NESTING {
                     return Err(format!(
-                        "references with other keywords are nested more than {DEEPEST} deep"
+                        "references with other keywords are nested more than {MAX_NESTING} deep"
                     ));
                 }
                 let schema = self.read(value, &name, 0)?;
@@ -484,7 +484,7 @@ impl<'a> Reader<'a> {
     /// Like [`Reader::definition`], but follows references that lead only to references.
     pub fn followed(&mut self, number: usize, depth: usize) -> Result<Schema, String> {
         match self.definition(number)? {
-            Schema::Ref(_) if depth > DEEPEST => {
+            Schema::Ref(_) if depth > MAX_NESTING => {
                 Err("a reference leads only to references".to_owned())
             }
             Schema::Ref(next) => self.followed(next, depth + 1),
@@ -495,7 +495,7 @@ impl<'a> Reader<'a> {
     /// Records the keywords that are not enforced, and checks the keywords that no other function
     /// reads.
     fn rest(&mut self, fields: &'a Fields, at: &str, all: &mut Schema) -> Result<(), String> {
-        for word in UNHELD {
+        for word in UNENFORCED {
             let Some(value) = fields.get(word) else { continue };
             let says = match (word, value) {
                 ("minContains" | "maxContains" | "then" | "else", _) => continue,
@@ -586,8 +586,8 @@ fn count(fields: &Fields, word: &str, at: &str) -> Result<Option<usize>, String>
 
 /// The path of a keyword in the schema. Deep paths are shortened.
 fn within(at: &str, word: &str) -> String {
-    const LONGEST: usize = 120;
-    match at.len() + word.len() <= LONGEST {
+    const MAX_PATH: usize = 120;
+    match at.len() + word.len() <= MAX_PATH {
         true => format!("{at}.{word}"),
         false if at.ends_with('…') => at.to_owned(),
         false => format!("{at}.…"),
@@ -606,7 +606,7 @@ fn short(value: &Value) -> String {
 
 /// Collects the schemas that have an anchor.
 fn anchors<'a>(value: &'a Value, all: &mut HashMap<&'a str, &'a Value>, depth: usize) {
-    if depth > DEEPEST {
+    if depth > MAX_NESTING {
         return;
     }
     match value {

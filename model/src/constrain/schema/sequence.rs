@@ -9,14 +9,14 @@ use super::write::Writer;
 use std::collections::HashMap;
 
 /// Maximum number of rules for lists with a length.
-const MOST: usize = 4000;
+const MAX_RULES: usize = 4000;
 
 /// Repetitions of an entry, at least one.
 fn again(is: &str, least: usize, most: Option<usize>) -> String {
     // This is larger than any answer.
-    const LONGEST: usize = 1_000_000;
-    let least = least.clamp(1, LONGEST) - 1;
-    match most.filter(|most| *most <= LONGEST) {
+    const MAX_ITEMS: usize = 1_000_000;
+    let least = least.clamp(1, MAX_ITEMS) - 1;
+    match most.filter(|most| *most <= MAX_ITEMS) {
         Some(0 | 1) => is.to_owned(),
         Some(most) => format!("{is} (\",\" {is}){{{least},{}}}", most - 1),
         None if least == 0 => format!("{is} (\",\" {is})*"),
@@ -52,7 +52,7 @@ impl Writer<'_> {
             return Some(Sequence { some: Some(some), none: least == 0 });
         }
         let widest = most.unwrap_or(least).max(least);
-        if items.len().saturating_mul(widest.min(items.len()) + 1) > MOST {
+        if items.len().saturating_mul(widest.min(items.len()) + 1) > MAX_RULES {
             return None;
         }
         let some = self.counted(items, 0, (least, most), false, &mut HashMap::new());

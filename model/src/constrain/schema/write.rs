@@ -19,17 +19,17 @@ const CHARACTER: &str = r#"([^"\\\x00-\x1F\x7F]|\\(["\\bfnrt]|u00[01][0-9a-fA-F]
 /// A character without escapes.
 const PLAIN: &str = r#"[^"\\\x00-\x1F\x7F]"#;
 /// Longer strings have no length limit.
-const LONGEST: usize = 1_000_000;
+const MAX_LENGTH: usize = 1_000_000;
 /// Maximum characters of a date or a duration. Fractions of a second may have any number of digits.
-const MOMENT: usize = 40;
+const MAX_DATE_CHARS: usize = 40;
 /// Maximum number of values in a list of unique values. Each further value doubles the number of
 /// rules.
-const MOST_UNIQUE: usize = 6;
+const MAX_UNIQUE: usize = 6;
 
 /// Maximum number of optional properties of one object. Any of them may come next, and the
 /// library's time grows with the square of their number. The slowest token of an answer takes 5 ms
 /// with 500, 50 ms with 2,000, and seconds with 10,000.
-const MOST_OPTIONAL: usize = 2000;
+const MAX_OPTIONAL: usize = 2000;
 
 /// Writes the rules of a grammar.
 pub struct Writer<'a> {
@@ -230,16 +230,16 @@ impl Writer<'_> {
         let date_formats = ["date-time", "time", "duration"];
         let most =
             match strings.formats.iter().any(|format| date_formats.contains(&format.as_str())) {
-                true => Some(strings.most.unwrap_or(MOMENT).min(MOMENT.max(strings.least))),
+                true => Some(strings.most.unwrap_or(MAX_DATE_CHARS).min(MAX_DATE_CHARS.max(strings.least))),
                 false => strings.most,
             };
         let schema = |patterns: &[&str], formats: &[String]| {
             let mut all: Vec<Value> =
                 patterns.iter().map(|p| json!({ "type": "string", "pattern": p })).collect();
             all.extend(formats.iter().map(|format| json!({ "type": "string", "format": format })));
-            let mut one = json!({ "type": "string", "minLength": strings.least.min(LONGEST) });
+            let mut one = json!({ "type": "string", "minLength": strings.least.min(MAX_LENGTH) });
             if let (Some(most), Some(one)) =
-                (most.filter(|most| *most < LONGEST), one.as_object_mut())
+                (most.filter(|most| *most < MAX_LENGTH), one.as_object_mut())
             {
                 one.insert("maxLength".to_owned(), most.into());
             }
@@ -365,7 +365,7 @@ impl Writer<'_> {
                 _ => return None,
             }
         }
-        (values.len() <= MOST_UNIQUE)
+        (values.len() <= MAX_UNIQUE)
             .then(|| values.into_iter().map(|value| self.literal_rule(value)).collect())
     }
 
@@ -398,10 +398,10 @@ impl Writer<'_> {
             items.extend(more.map(|is| Item { is, required: false, again: true }));
         }
         let optional = items.iter().filter(|item| !item.required).count();
-        if optional > MOST_OPTIONAL {
+        if optional > MAX_OPTIONAL {
             let at = &object.at;
             return Err(format!(
-                "{at}: {optional} properties are optional, more than the limit of {MOST_OPTIONAL}: \
+                "{at}: {optional} properties are optional, more than the limit of {MAX_OPTIONAL}: \
                  make some of them required, or remove some"
             ));
         }
@@ -492,8 +492,8 @@ fn tried(schema: &Value) -> Result<(), String> {
 
 /// The repetition operator for a range of lengths.
 fn counts(strings: &Strings) -> String {
-    let least = strings.least.min(LONGEST);
-    match strings.most.filter(|most| *most < LONGEST) {
+    let least = strings.least.min(MAX_LENGTH);
+    match strings.most.filter(|most| *most < MAX_LENGTH) {
         Some(most) => format!("{{{least},{most}}}"),
         None if least == 0 => "*".to_owned(),
         None => format!("{{{least},}}"),

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Separates consecutive system messages. They are joined because templates expect one.
-const BETWEEN: &str = "\n\n";
+const TEXT_SEPARATOR: &str = "\n\n";
 
 /// Reads `input`: a string, or items. References are replaced by the items that they name.
 pub fn input(
@@ -141,7 +141,7 @@ impl Turns {
         self.close();
         match self.all.last_mut() {
             Some(turn) if role != "user" && turn.role == role => {
-                turn.content = [&turn.content, text.as_str()].join(BETWEEN);
+                turn.content = [&turn.content, text.as_str()].join(TEXT_SEPARATOR);
                 turn.images.extend(images);
             }
             _ => {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// The comment that keeps a silent stream open.
-const NOTHING: &str = ": \n\n";
+const KEEP_ALIVE_COMMENT: &str = ": \n\n";
 
 /// `POST /v1/responses`.
 ///
@@ -43,7 +43,7 @@ pub async fn answer(
     let mut building = Building::new(Arc::clone(&service), loaded, manner);
     if read.stream {
         let format = Box::new(move |piece| building.piece(piece));
-        return Ok(noted(streamed::named_events(pieces, format, NOTHING), &unheld));
+        return Ok(noted(streamed::named_events(pieces, format, KEEP_ALIVE_COMMENT), &unheld));
     }
     while let Some(piece) = pieces.recv().await {
         if let (_, AnswerEvent::Failed(refusal)) = piece {

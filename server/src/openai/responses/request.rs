@@ -21,14 +21,14 @@ use std::sync::Arc;
 const NO_EFFECT: [&str; 4] = ["max_tool_calls", "include", "stream_options", "client_metadata"];
 
 /// Fields that are refused by name.
-const NOT_HERE: [(&str, &str); 3] = [
+const UNSUPPORTED: [(&str, &str); 3] = [
     ("conversation", "conversations are not stored: use previous_response_id"),
     ("prompt", "stored prompts are not supported: use input"),
     ("context_management", "is not supported"),
 ];
 
 /// Fields that the response repeats.
-const SAID_AGAIN: [&str; 11] = [
+const REPEATED_FIELDS: [&str; 11] = [
     "instructions",
     "max_output_tokens",
     "metadata",
@@ -67,7 +67,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<ResponsesR
     f.ignore(&IGNORED);
     f.ignore(&NO_EFFECT);
     f.refuse(&REFUSED)?;
-    f.refuse(&NOT_HERE)?;
+    f.refuse(&UNSUPPORTED)?;
     if f.flag("background")?.unwrap_or(false) {
         return Err(f.wrong("background", "is not supported: give stream"));
     }
@@ -136,7 +136,7 @@ fn echoed(f: &Fields) -> Map<String, Value> {
         _ => Value::Null,
     };
     let one = |name: &str| (name.to_owned(), f.peek(name).cloned().unwrap_or_else(|| usual(name)));
-    SAID_AGAIN.iter().map(|name| one(name)).collect()
+    REPEATED_FIELDS.iter().map(|name| one(name)).collect()
 }
 
 /// Reads `text.format`.

@@ -11,9 +11,9 @@ use tokio::sync::watch;
 /// How long a response is stored. OpenAI stores responses for 30 days, on disk.
 const FOR: Duration = Duration::from_secs(3600);
 /// Maximum bytes of all stored responses.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// Maximum number of stored responses of one client.
-const MOST: usize = 1000;
+const MAX_RESPONSES: usize = 1000;
 
 /// The client that requested a response: the digest of its API key, `None` without a key.
 pub type Client = Option<String>;
@@ -67,10 +67,10 @@ impl ResponseStore {
         all.bytes += bytes;
         let held = all.held.entry(client.clone()).or_default();
         held.push_back(StoredAnswer { id: id.to_owned(), made: now, bytes, entry });
-        while all.held.get(client).is_some_and(|held| held.len() > MOST) {
+        while all.held.get(client).is_some_and(|held| held.len() > MAX_RESPONSES) {
             gone.extend(all.drop_oldest(client));
         }
-        while all.bytes > MOST_BYTES {
+        while all.bytes > MAX_BYTES {
             let has =
                 |held: &VecDeque<StoredAnswer>| held.iter().map(|one| one.bytes).sum::<usize>();
             let most = all.held.iter().max_by_key(|(_, held)| has(held));
@@ -173,19 +173,19 @@ impl Drop for Run {
 
 /// The approximate size of a document in memory, in bytes.
 fn size(value: &Value) -> usize {
-    const EACH: usize = 64;
+    const TEST_ITEM_BYTES: usize = 64;
     let inside = match value {
         Value::String(text) => text.len(),
         Value::Array(all) => all.iter().map(size).sum(),
         Value::Object(map) => map.iter().map(|(key, value)| key.len() + size(value)).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     };
-    EACH + inside
+    TEST_ITEM_BYTES + inside
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Arc, Client, Entry, FOR, Instant, MOST, MOST_BYTES, ResponseStore, Value};
+    use super::{Arc, Client, Entry, FOR, Instant, MAX_RESPONSES, MAX_BYTES, ResponseStore, Value};
     use std::time::Duration;
 
     fn json_text(bytes: usize) -> Arc<Value> {
@@ -219,12 +219,12 @@ mod tests {
         let (many, few): (Client, Client) = (Some("many".into()), Some("few".into()));
         kept.put_at(&few, "first", entry(vec![json_text(1000)]), 1, now);
         for i in 0..9 {
-            let large = vec![json_text(MOST_BYTES / 8)];
+            let large = vec![json_text(MAX_BYTES / 8)];
             kept.put_at(&many, &i.to_string(), entry(large), 1, now + Duration::from_secs(i));
         }
         assert!(kept.get(&few, "first").is_some() && kept.get(&many, "0").is_none());
-        assert!(kept.get(&many, "8").is_some() && kept.lock().bytes <= MOST_BYTES);
-        for i in 0..=MOST {
+        assert!(kept.get(&many, "8").is_some() && kept.lock().bytes <= MAX_BYTES);
+        for i in 0..=MAX_RESPONSES {
             kept.put_at(&few, &i.to_string(), entry(vec![]), 0, now);
         }
         assert!(kept.get(&few, "first").is_none() && kept.get(&few, "0").is_none());

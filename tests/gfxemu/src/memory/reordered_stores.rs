@@ -15,7 +15,7 @@ use crate::random::Random;
 use std::collections::HashMap;
 
 /// Number of old values that are kept for each address.
-const KEPT: usize = 8;
+const MAX_OLD_VALUES: usize = 8;
 
 impl Memory {
     /// Starts loose mode for all later stores.
@@ -114,7 +114,7 @@ impl Memory {
         let bytes = &mut self.regions[i].bytes[at..at + p.len];
         for (k, (old, &new)) in bytes.iter_mut().zip(&p.bytes).enumerate() {
             let olds = chosen.old.entry(p.address + k as u64).or_default();
-            if olds.len() == KEPT {
+            if olds.len() == MAX_OLD_VALUES {
                 olds.remove(0);
             }
             let arrived = if p.arrived == 0 { now } else { p.arrived };

@@ -63,7 +63,7 @@ pub(super) struct PartResult {
 }
 
 /// Values that replace undefined bits. They are rotated differently for each source.
-const TRIES: [u64; 8] = [
+const UNDEFINED_VALUES: [u64; 8] = [
     0,
     u64::MAX,
     0x5555_5555_5555_5555,
@@ -184,7 +184,7 @@ impl Part {
             }
             let mut first = None;
             let mut differs = 0u128;
-            for (t, pattern) in TRIES.iter().enumerate() {
+            for (t, pattern) in UNDEFINED_VALUES.iter().enumerate() {
                 for (k, f) in self.fetch.iter().enumerate() {
                     let bad = bads[k][l];
                     if bad != 0 {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Maximum number of refused entries of an import that are printed.
-const TOLD: usize = 5;
+const MAX_PRINTED: usize = 5;
 
 pub fn export(
     engine: &Engine,
@@ -148,7 +148,7 @@ pub fn import(
         return Ok(ExitCode::SUCCESS);
     }
     out.flush()?;
-    for (key, why) in done.refused.iter().take(TOLD) {
+    for (key, why) in done.refused.iter().take(MAX_PRINTED) {
         say(format_args!("refused {key}: {why}"));
     }
     bail!(

@@ -31,7 +31,7 @@ const TEXTS: [&str; 3] = [
     "A recipe for bread needs flour, water, salt and yeast.",
 ];
 /// Tokens between a position and the return to it.
-const ON: usize = 7;
+const ROLLBACK_TOKENS: usize = 7;
 
 /// Answers the parent's requests until its input ends.
 pub fn serve(
@@ -274,7 +274,7 @@ fn back(model: &mut Model, prompt: &[u32]) -> Result<Back, SessionError> {
     let mut on = 0;
     session.decode_past_ends(&[(sequence, prompt)], &mut |_, _| {
         on += 1;
-        if on >= ON { DecodeControl::End } else { DecodeControl::Go }
+        if on >= ROLLBACK_TOKENS { DecodeControl::End } else { DecodeControl::Go }
     })?;
     let kept = session.truncate(sequence, text.len())?;
     let again = [text.get(kept..).unwrap_or(&[]), last].concat();

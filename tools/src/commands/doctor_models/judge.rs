@@ -49,7 +49,7 @@ impl Check {
 /// Scores differ by rounding: 8-bit activations have an error of up to 1 % of the scores'
 /// deviation, f16 less. The difference of two scores has twice that, and 32 tokens see five times
 /// the usual error.
-const GAP: f64 = 0.1;
+const TIE_MARGIN: f64 = 0.1;
 /// Relative differences of the perplexity. Over these few predictions, 8-bit activations change it
 /// by some tenths of a percent.
 const PERPLEXITY: [f64; 2] = [0.01, 0.05];
@@ -58,9 +58,9 @@ const PERPLEXITY: [f64; 2] = [0.01, 0.05];
 const COSINE: [f64; 2] = [0.9999, 0.99];
 /// Relative differences of scores after going back. Tokens computed again may go through a
 /// prompt's kernels, whose activations are f16.
-const BACK: [f64; 2] = [2e-3, 3e-2];
+const ROLLBACK_BOUNDS: [f64; 2] = [2e-3, 3e-2];
 /// Memory besides the estimate: code, the driver's own pages, and rounding of allocations.
-const SLACK: [u64; 2] = [64 << 20, 256 << 20];
+const MEMORY_BOUNDS: [u64; 2] = [64 << 20, 256 << 20];
 
 /// The verdict of an error between two bounds. NaN is wrong.
 fn within(error: f64, [right, near]: [f64; 2]) -> Verdict {
@@ -89,7 +89,7 @@ pub fn tokens(got: &Tokens, oracle: &[Step]) -> Check {
         let score = |id| step.best.iter().find(|(best, _)| *best == id).map(|(_, s)| f64::from(*s));
         let gap = score(step.id).zip(score(*id)).map(|(best, its)| (best - its) / step.deviation);
         // A token outside the highest scores, and NaN, are far.
-        match gap.filter(|gap| *gap <= GAP) {
+        match gap.filter(|gap| *gap <= TIE_MARGIN) {
             Some(gap) => most = most.max(gap),
             None => far = far.or(Some((at, *id, step.id))),
         }
@@ -147,14 +147,14 @@ pub fn back(got: &Back) -> Check {
         "{kind} back to {} of {} tokens, the rest computed again: scores differ by {:.1e}",
         got.kept, got.at, got.off
     );
-    Check::new("state", within(got.off, BACK), said)
+    Check::new("state", within(got.off, ROLLBACK_BOUNDS), said)
 }
 
 /// Compares a GPU's memory with the estimate of `kjit inspect`. `None` on the CPU.
 pub fn memory(opened: &Opened) -> Option<Check> {
     let (estimate, taken) = (opened.estimate?, opened.taken?);
     let [right, near] =
-        [(20, SLACK[0]), (7, SLACK[1])].map(|(part, slack)| estimate / part + slack);
+        [(20, MEMORY_BOUNDS[0]), (7, MEMORY_BOUNDS[1])].map(|(part, slack)| estimate / part + slack);
     let difference = taken.abs_diff(estimate);
     let verdict = match difference {
         d if d <= right => Verdict::Right,

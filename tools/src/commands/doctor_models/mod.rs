@@ -33,10 +33,10 @@ use std::time::{Duration, Instant};
 /// The most tokens of a context, unless `-c` asks for more.
 const CONTEXT: usize = 512;
 /// The fewest tokens of a context: a window of the perplexity.
-const LEAST: usize = 64;
+const MIN_CONTEXT: usize = 64;
 /// The time limit of a test. Opening a large model may take minutes, and so may its tokens on a
 /// slow CPU.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TEST_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Options of opening the model.
 fn options(
@@ -48,7 +48,7 @@ fn options(
     let trained = kjit_model::arch::build(gguf).map_or(CONTEXT, |graph| graph.context);
     OpenOptions {
         device: device.clone(),
-        context: Some(args.context.unwrap_or(trained.min(CONTEXT)).max(LEAST)),
+        context: Some(args.context.unwrap_or(trained.min(CONTEXT)).max(MIN_CONTEXT)),
         prefill_chunk: args.prefill_chunk,
         precise: args.precise_for_parent,
         threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
@@ -82,8 +82,8 @@ struct Oracle {
 
 /// Tests all models on all devices.
 pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> {
-    if let Some(context) = args.context.filter(|context| *context < LEAST) {
-        anyhow::bail!("-c {context} is too small: the tests need a context of {LEAST} tokens");
+    if let Some(context) = args.context.filter(|context| *context < MIN_CONTEXT) {
+        anyhow::bail!("-c {context} is too small: the tests need a context of {MIN_CONTEXT} tokens");
     }
     let engine = engine::engine(shared);
     let (devices, notes) = devices(&engine, shared)?;
@@ -223,7 +223,7 @@ fn ask(child: &mut Option<Process<Said>>, ask: &Ask) -> Said {
     let Some(process) = child.as_mut() else {
         return Said::Refused("its process had ended".to_owned());
     };
-    match process.exchange(ask, PATIENCE) {
+    match process.exchange(ask, TEST_TIMEOUT) {
         Ok(said) => said,
         Err(why) => {
             let why = child.take().map_or(why.clone(), |process| process.end(&why));

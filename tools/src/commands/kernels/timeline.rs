@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Number of tokens before the one that is recorded.
-const BEFORE: usize = 16;
+const WARMUP_TOKENS: usize = 16;
 
 /// The HTML page that shows the data.
 const PAGE: &str = include_str!("timeline.html");
@@ -23,10 +23,10 @@ pub fn timeline(args: &args::Bench, file: &Path, shared: &Shared) -> anyhow::Res
     let how = LoadOptions { probe: Probe::Stamps, ..LoadOptions::default() };
     let mut setup = args.setup.clone();
     setup.persistent = PersistentMode::On;
-    setup.context = Some(setup.context.unwrap_or(0).max(args.depth + BEFORE + 1));
+    setup.context = Some(setup.context.unwrap_or(0).max(args.depth + WARMUP_TOKENS + 1));
     let (mut opened, sequence) = open_one(path, &setup, shared, &how)?;
     let ids: Vec<u32> = (0..args.depth.max(1) as u32).map(|i| i % 97 + 1).collect();
-    let mut left = BEFORE;
+    let mut left = WARMUP_TOKENS;
     opened.session.decode(&[(sequence, &ids)], &mut |_, _| {
         left = left.saturating_sub(1);
         if left == 0 { DecodeControl::End } else { DecodeControl::Go }

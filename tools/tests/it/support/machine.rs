@@ -11,7 +11,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 /// A model of two layers with 18 kernels. Runs are short, because each kernel is compiled for the
 /// CPU too.
 pub const MODEL: &str = "tiny/tiny-llama-q8_0.gguf";
-pub const AS_RUN: &[&str] = &["-c", "64", "--prefill-chunk", "16"];
+pub const RUN_SETTINGS: &[&str] = &["-c", "64", "--prefill-chunk", "16"];
 
 /// The command on these simulated devices, with its cache in `home`.
 pub struct Machine {
@@ -72,7 +72,7 @@ impl Machine {
             "--device",
             device,
         ];
-        self.kjit(args.iter().chain(AS_RUN))
+        self.kjit(args.iter().chain(RUN_SETTINGS))
     }
 
     pub fn warm(&self, arch: &str) -> Output {
@@ -88,7 +88,7 @@ impl Machine {
             "--jobs",
             "2",
         ];
-        self.kjit(args.iter().chain(AS_RUN))
+        self.kjit(args.iter().chain(RUN_SETTINGS))
     }
 }
 

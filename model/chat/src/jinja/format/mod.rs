@@ -1,5 +1,5 @@
 //! String formatting: `'%s' % x`, `|format` and `str.format`. Widths are checked before padding; a
-//! precision is at most [`MOST_DIGITS`].
+//! precision is at most [`MAX_DIGITS`].
 
 mod braces;
 mod percent;
@@ -12,12 +12,12 @@ use super::MAX_MEMORY;
 use super::fault::{Fault, limit};
 
 /// The maximum precision.
-const MOST_DIGITS: usize = 1000;
+const MAX_DIGITS: usize = 1000;
 
 fn precision(digits: usize) -> Result<usize, Fault> {
     match digits {
-        digits if digits <= MOST_DIGITS => Ok(digits),
-        digits => limit(format!("format: the precision {digits} is more than {MOST_DIGITS}")),
+        digits if digits <= MAX_DIGITS => Ok(digits),
+        digits => limit(format!("format: the precision {digits} is more than {MAX_DIGITS}")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Regular expressions for the decimals of a range.
 
-use super::{BOUND, Bound, Decimal, SIGNIFICANT, WHOLE, decremented, incremented};
+use super::{MAX_BOUND_DIGITS, Bound, Decimal, SIGNIFICANT, INTEGER_DIGITS, decremented, incremented};
 use std::cmp::Ordering;
 use std::fmt::Write;
 
@@ -39,10 +39,10 @@ pub(super) fn whole(least: Option<&Bound>, most: Option<&Bound>) -> Option<Strin
 /// Matches strings of digits between two strings. Without an upper end, longer strings match as
 /// well.
 fn digits(from: &str, to: Option<&str>) -> String {
-    let most = WHOLE.max(from.len() + 1);
+    let most = INTEGER_DIGITS.max(from.len() + 1);
     match to {
         Some(to) if to.len() == from.len() => same(from, to),
-        Some(to) if to.len() <= most.max(BOUND) => {
+        Some(to) if to.len() <= most.max(MAX_BOUND_DIGITS) => {
             let mut all = vec![same(from, &"9".repeat(from.len()))];
             if to.len() > from.len() + 1 {
                 all.push(format!("[1-9][0-9]{{{},{}}}", from.len(), to.len() - 2));
