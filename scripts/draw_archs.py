@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Draw tiny models at random: sizes, optional tensors and optional keys of every architecture.
+"""Generates tiny models with random sizes, optional tensors and optional keys, for every architecture.
 
     draw_archs.py --out DIR                       draws 0, 1 and 2 of each architecture, and index.json
     draw_archs.py --out DIR --draws 20            the first twenty
     draw_archs.py --out DIR --draws 5:8 gemma2    some draws of some architectures
     draw_archs.py --list                          the architectures
-    draw_archs.py --keys gemma2 --draws 20        what those draws have, a line each
+    draw_archs.py --keys gemma2 --draws 20        one line for each draw: its keys
 
-make_archs.py has one size of each architecture; here everything that a loader reads is drawn: heads, widths,
-ranks, experts, groups, factors, windows, patterns, rotations, vocabularies, layers; biases, norms, tied or
-own output matrices, fused or separate projections; keys that may be absent. A draw is known by its
-architecture and number: "gemma2-7" is the same file everywhere. Standard library only.
+make_archs.py has one size of each architecture. This script draws everything that a loader reads: heads, widths,
+ranks, experts, groups, factors, windows, patterns, rotations, vocabularies and layers; biases, norms, tied or
+separate output matrices, fused or separate projections; keys that may be absent. The architecture and the
+number identify a draw: "gemma2-7" is the same file on every machine. It needs only the standard library.
 
-index.json lists for each file: its architecture, the prompt, the context's size that it is meant for (where a
-choice depends on it), and whether the result is a vector. Reference values for the draws stand in
-tests/data/oracle/draws.json (see its README).
+index.json lists for each file: its architecture, the prompt, the context length (if a choice depends on it), and
+whether the result is a vector. tests/data/oracle/draws.json has the reference values of the draws (see its
+README).
 """
 import argparse, array, base64, hashlib, json, math, os, sys
 
@@ -25,7 +25,7 @@ DRAWS = {}
 
 
 class Random:
-    """Numbers from SHAKE-128: the same with every Python."""
+    """Random numbers from SHAKE-128, equal in every version of Python."""
 
     def __init__(r, text):
         r.bytes, r.at = hashlib.shake_128(text.encode()).digest(16384), 0
@@ -44,18 +44,18 @@ class Random:
         return r.below(100) < percent
 
     def both(r, n, percent=50):
-        """A list of yes and no, with one of each where there is room: loaders want a layer of each kind."""
+        """Returns a list of booleans. If it is long enough, it has both values: loaders expect a layer of each kind."""
         xs = [r.may(percent) for _ in range(n)]
         if n > 1 and len(set(xs)) == 1: xs[r.below(n)] ^= True
         return xs if n > 1 else [True]
 
     def real(r, a, b):
-        """Three digits, so that a file's f32 is what was meant."""
+        """Returns a number with three digits, so that rounding to f32 does not change its text."""
         return float(f"{a + (b - a) * r.below(100001) / 100000:.3g}")
 
 
 class Draw(M):
-    """A model whose description is drawn while it is put together."""
+    """A model whose sizes are drawn while it is built."""
 
     def __init__(d, arch, number):
         super().__init__(arch, arch, f"draw/{number}")
@@ -65,7 +65,7 @@ class Draw(M):
     # --- sizes
     def size(d, bound=False, gqa=True, layers=None, heads=None, dims=None, ctx=None, ff="plain", split_v=False, ln=False, eps=None,
              tok=None, widths=None, kv_list=False, key="D"):
-        """Width, layers, heads; `bound`: heads share the width and no key says how long they are."""
+        """Draws width, layers and heads. `bound`: no key gives the size of a head; it is width / heads."""
         r = d.r
         d.L = r.of(*(layers or (1, 2, 2, 3, 3, 4)))
         d.H = r.of(*(heads or (1, 2, 3, 4, 4, 5, 6, 8)))
@@ -95,13 +95,13 @@ class Draw(M):
         d.rot = d.D
 
     def layers_list(d, value):
-        """One number, or the same for each layer."""
+        """Returns one number, or a list with this number for each layer."""
         return [value] * (d.L + d.next) if d.r.may(20) else value
 
     next = 0
 
     def further(d, percent=30):
-        """Blocks that predict further tokens: no part of the forward pass."""
+        """Adds blocks that predict further tokens. The forward pass ignores them."""
         if d.r.may(percent):
             d.next = 1
             d.u("block_count", d.L + 1); d.u("nextn_predict_layers", 1)
@@ -118,8 +118,8 @@ class Draw(M):
 
     # --- rotation
     def rope(d, partial=False, head=None, factors=None, freqs=False, swa_base=False, scaling=True, sections=None, base=True, tensors="type"):
-        """Base, share of the head that turns, scaling. `factors`: "long", the two lists that depend on the context;
-        `tensors`: "type" has them with the scaling type longrope alone."""
+        """Draws the base, the rotated part of a head, and the scaling. `factors`: "long" adds the two lists that depend
+        on the context. `tensors`: with "type", only the scaling type longrope has them."""
         r, head = d.r, head or d.D
         d.rot = head
         if partial and r.may(70): d.rot = r.of(*range(2, head + 1, 2))
@@ -147,27 +147,27 @@ class Draw(M):
 
     # --- parts
     def head(d, tied="may", bias=None, out_norm="output_norm", norm_bias=False, no_norm=False, gain=None):
-        """The embedding, the last norm, the output's matrix. `tied`: "may", "always" or "never"."""
+        """Adds the embedding, the last norm and the output matrix. `tied`: "may", "always" or "never"."""
         own = tied == "never" or tied == "may" and d.r.may(60)
         # Embeddings have different magnitudes, so that a missing scale is detected.
         d.embd(tied=not own, out_bias=False, sd=None, out_norm=out_norm, norm_bias=norm_bias, no_norm=no_norm, gain=gain or 2.5)
         if own and (bias == "must" or bias == "may" and d.r.may()): d.t("output.bias", (d.V,), 0, 0.3)
 
     def scales(d, *names):
-        """Factors of single matrices, in files of some block formats."""
+        """Adds scales of single matrices, as files of some block formats have them."""
         if d.r.may(12):
             for n in names:
                 if n + ".weight" in d.tensors and d.r.may(60): d.t(n + ".scale", (1,), 1, 0.15)
 
     def must(d, what):
-        """Whether something optional is there: the same in all layers of a draw, or chosen for each."""
+        """Returns whether an optional part exists: equal in all layers of a draw, or drawn for each layer."""
         if what in (True, False, None): return bool(what)
         key = what
         if key not in d.optional: d.optional[key] = d.r.of("all", "none", "none", "some")
         return d.optional[key] == "all" or d.optional[key] == "some" and d.r.may()
 
     def qkv(d, i, H=None, KV=None, D=None, Dv=None, bias="qkv bias", fused="may", gate=False, gain=1.6, obias="o bias", out=True, qk=None, E=None):
-        """Projections of attention. `fused`: "may", "must" or "never"."""
+        """Adds the projections of attention. `fused`: "may", "must" or "never"."""
         H, KV, D, E = H or d.H, KV or d.KV, D or d.D, E or d.E
         Dv, p = Dv or D, f"blk.{i}."
         if "fused" not in d.optional: d.optional["fused"] = fused == "must" or fused == "may" and d.r.may(30)
@@ -189,7 +189,7 @@ class Draw(M):
         if qk == "whole": d.norm(p + "attn_q_norm", H * D, mean=1.35); d.norm(p + "attn_k_norm", KV * D, mean=1.35)
 
     def dense(d, i, F=None, kind="gated", bias="ffn bias", suffix="", gain=1.3):
-        """A feed-forward part: "gated", "plain", or "both" (gate and up in one)."""
+        """Adds a feed-forward part: "gated", "plain", or "both" (gate and up in one tensor)."""
         F, p = F or d.F, f"blk.{i}.ffn_"
         parts = {"gated": (("gate", F), ("up", F)), "plain": (("up", F),), "both": (("up", 2 * F),)}[kind]
         for n, w in parts:
@@ -199,7 +199,8 @@ class Draw(M):
         if d.must(bias) if bias is True else d.must(bias and "down bias"): d.t(f"{p}down{suffix}.bias", (d.E,), 0, 0.2)
 
     def mixture(d, F="key", groups=True, scale=False, norm=False, gating=None, dense_first=False, shared=None, bound_F=None, most=12, used=None):
-        """Keys of experts. `F`: "key" (must), "may" (else what the dense part's width gives), or None (the dense part's)."""
+        """Adds the keys of experts. `F`, their width: "key" (always a key), "may" (a key, or else derived from the dense
+        part's width), or None (the dense part's width)."""
         r = d.r
         d.N = r.of(*[n for n in (2, 3, 4, 5, 6, 8, 9, 12) if n <= most])
         d.used = used or r.int(1, min(4, d.N))
@@ -239,7 +240,8 @@ class Draw(M):
         else: d.FS = 0
 
     def experts(d, i, probs=None, gate=True, bias=False, fused=None, shared=None, inner=None, gain=1.3, N=None):
-        """A layer's experts. `probs`, `fused`: the bias of the choice, gate and up in one tensor: "may", True or None."""
+        """Adds a layer's experts. `probs`: a bias for the choice. `fused`: gate and up in one tensor. Both: "may", True or
+        None."""
         p, N, FE, I = f"blk.{i}.", N or d.N, d.FE, inner or d.E
         d.lin(p + "ffn_gate_inp", d.E, N, 1.8, bias)
         if d.must(probs and (probs is True or "probs bias")): d.t(p + "exp_probs_b.bias", (N,), 0, 0.15)
@@ -253,9 +255,9 @@ class Draw(M):
     def normed(d, i, *names, bias=False):
         d.norms(i, *names, bias=d.must(bias) if isinstance(bias, str) else bias)
 
-    # --- what the file is for
+    # --- the prompt
     def ids(d):
-        """A prompt that is longer than every window and period drawn here."""
+        """Draws a prompt that is longer than every drawn window and period."""
         n = d.r.int(20, 30)
         if d.embedding: n = d.r.int(3, 30)
         raw = hashlib.shake_128(f"{d.arch}/{d.number}/prompt".encode()).digest(2 * n)
@@ -270,14 +272,15 @@ def draw(*archs):
     return deco
 
 
-# ------------------------------------------------------------------------------- llama and its kin
+# ------------------------------------------------------------------------------- llama and models like it
 def layers(d, norms=("attn_norm", "ffn_norm"), ffn="gated", fbias=False, norm_bias=False, **attention):
     for i in range(d.L):
         d.normed(i, *norms, bias=norm_bias); d.qkv(i, **attention); d.dense(i, kind=ffn, bias=fbias)
 
 
 def llama_like(d, experts=False, shared=None, tied="may"):
-    """llama's loader, which others share: optional biases, factors of frequencies, experts as wide as the dense part."""
+    """Draws for llama's loader, which other architectures share: optional biases, frequency factors, experts with the
+    width of the dense part."""
     if experts: d.mixture(F=None, shared=shared)
     d.head(tied=tied)
     for i in range(d.L):
@@ -443,7 +446,7 @@ def _(d):
         else: d.dense(i, bias=False)
 
 
-# ------------------------------------------------------------------------------- qwen and its kin
+# ------------------------------------------------------------------------------- qwen and models like it
 @draw("qwen")
 def _(d):
     d.size(bound=True, gqa=False, ff=None); d.u("feed_forward_length", 2 * d.F); d.rope(partial=True); d.head(tied="never")
@@ -601,7 +604,8 @@ def _(d):
 
 # ------------------------------------------------------------------------------- windows on some layers
 def window(d, must=True, period=True, pattern=True, low=2, high=9, off=True, each=0):
-    """A window of a few tokens, and which layers have it; `each`: of each kind one, where so many layers have that by themselves."""
+    """Draws a window of a few tokens and the layers that have it. `each`: at least one layer with and one without, if
+    the model has enough layers."""
     r = d.r
     if must or r.may(70): d.u("attention.sliding_window", r.int(low, high))
     elif off and r.may(): d.u("attention.sliding_window", 0); return
@@ -937,8 +941,8 @@ def _(d):
 
 
 def act_scales(d, i):
-    """Divisors of the activated values, and ffn_down times them. So the model computes what it computes without
-    them, and its reference values do not depend on them."""
+    """Adds divisors of the activated values and multiplies ffn_down by them. So the results, and their reference
+    values, do not depend on the divisors."""
     r, down = Random(f"{d.arch}/{d.number}/scales/{i}"), f"blk.{i}.ffn_down.weight"
     if r.may(60):
         scales = [r.real(0.3, 3.0) for _ in range(d.F)]
@@ -986,7 +990,7 @@ def latent_keys(d, absorbed):
 
 
 def latent_scaling(d):
-    """The rotation of latent attention: it is scores that stretched rotations sharpen."""
+    """Draws the rotation of latent attention. A scaled rotation changes the scale of the scores."""
     r = d.r
     if r.may(70): d.f("rope.freq_base", r.of(100.0, 10000.0, 1e6))
     kind = r.of(None, "yarn", "yarn", "yarn", "linear", "none")
@@ -1028,7 +1032,7 @@ def _(d):
     r = d.r
     d.size(gqa=False, layers=(1, 2, 3), heads=(1, 2, 3, 4)); latent_sizes(d); d.Q = min(d.Q, 24); latent_keys(d, True); latent_scaling(d)
     d.mixture(dense_first=True, scale=True, norm=True, gating="must", shared="count")
-    ih, ik = r.of(12, 16), r.of(64, 64, 128)   # with fewer heads many keys have the score 0, and any of them may be chosen
+    ih, ik = r.of(12, 16), r.of(64, 64, 128)   # with fewer heads many keys have the score 0, and the choice is not unique
     ik = max(ik, d.turn); d.u("attention.indexer.head_count", ih); d.u("attention.indexer.key_length", ik); d.u("attention.indexer.top_k", r.of(3, 8, 15, 64)); d.further(25); d.head()
     for i in range(d.L + d.next):
         d.norms(i, "attn_norm", "ffn_norm"); latent_layer(d, i, True, True)
@@ -1322,7 +1326,7 @@ def embedding(d, types="may"):
 
 
 def classifier(d):
-    """What scores pairs of texts: in files whose vectors are wanted it is left alone."""
+    """Adds the head that scores pairs of texts. Models that return vectors do not use it."""
     if d.r.may(15): d.lin("cls", d.E, d.E, bias=d.arch == "bert"); d.lin("cls.output", d.E, 1, bias=True)
 
 
@@ -1383,9 +1387,9 @@ def build(arch, number):
 
 
 def goldens(folder, path):
-    """Keep of llama.cpp's results (NAME.f32 in the folder: f32 logits of all positions, or the vector) what
-    tells right from wrong: log sum exp of each position, the last one's eight likeliest tokens; a vector whole.
-    A file without results is one that llama.cpp refuses."""
+    """Reduces llama.cpp's results (NAME.f32 in the folder: f32 logits of all positions, or the vector) to the values
+    that tests compare: log sum exp of each position, and the eight most likely tokens of the last one. Vectors are
+    stored completely. If a file has no results, llama.cpp refuses it."""
     with open(os.path.join(folder, "index.json")) as f: index = json.load(f)
     kept = {"what": "see README.md", "draws": {}}
     if os.path.exists(path):

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Write tests/data/golden: what scripts/reference.py computes for small synthetic models of every architecture.
+"""Writes tests/data/golden: the results of scripts/reference.py for small synthetic models of every architecture.
 
-    make_goldens.py [MODELS]        MODELS: folder for the models made on the way (default: a temporary one)
+    make_goldens.py [MODELS]        MODELS: folder for the models (default: a temporary folder)
 
-Needs numpy and the `gguf` package (`python3 -m venv v && v/bin/pip install numpy gguf`), which tests do not: they need
-the models only, and those come from scripts/make_gguf.py, by way of scripts/fetch-test-models. `models.sha256` says
-what each must be, byte for byte.
+Needs numpy and the `gguf` package (`python3 -m venv v && v/bin/pip install numpy gguf`). Tests need only the models,
+which scripts/fetch-test-models creates with scripts/make_gguf.py. `models.sha256` has the digest of each model.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MODELS = {
     "tiny-moe": ["f16", "q8_0", "q4_k_m"],
     "tiny-gemma3": ["f32", "f16", "q8_0", "q4_k_m"],
 }
-TAPPED = "q8_0"  # the type whose intermediate values are kept
+TAPPED = "q8_0"  # the type whose intermediate values are stored
 LENGTHS = [1, 7, 33, 65, 300]
 GREEDY_STEPS = 24
 
@@ -104,7 +103,7 @@ def golden(path: pathlib.Path, shape: str, quant: str, sha256: str) -> dict:
 
 
 def write_json(path: pathlib.Path, value: dict) -> None:
-    """One top-level key a line, so that a diff of goldens says what moved."""
+    """Writes one top-level key per line, so that a diff of goldens shows the changed values."""
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in value.items())
     path.write_text("{\n" + lines + "\n}\n")
 

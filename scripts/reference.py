@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A second implementation of the models that kjit runs: a float64 NumPy forward pass, for making test data.
+"""A second implementation of the models that kjit runs: a float64 NumPy forward pass, for test data.
 
     reference.py logits MODEL.gguf 1,2,3          top 20 logits of the last position
     reference.py check MODEL.gguf ORACLE.json     against the float64 logits of tests/data/oracle/{models,quants}
 
-Written from the papers and the published model descriptions, not from kjit's Rust. It is short rather than fast:
-every position is computed anew, with no KV cache. Needs numpy and the `gguf` package, whose dequantiser gives the
-weights (values in f32, as ggml defines them); all arithmetic after that is float64.
+It was written from the papers and the published model descriptions, not from kjit's Rust. It is short, not fast: it
+has no KV cache and computes every position again. Needs numpy and the `gguf` package, whose dequantiser reads the
+weights (f32 values as ggml defines them). All later arithmetic is float64.
 
 Llama: Touvron et al. 2023 (RMSNorm before each block, SwiGLU), Ainslie et al. 2023 (grouped queries), Su et al. 2021
 (rotary positions). Qwen2 adds biases to q, k and v; Qwen3 an RMSNorm of each q and k head; Qwen3-MoE routes each
