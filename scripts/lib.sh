@@ -45,11 +45,11 @@ need_linker() {
 # continues. For optional packages: without them tests are skipped with a message.
 want_debian() {
   local package missing=()
-  command -v dpkg-query >/dev/null || { say "no Debian: going on without $*"; return 0; }
+  command -v dpkg-query >/dev/null || { say "not a Debian system: continuing without $*"; return 0; }
   for package in "$@"; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
   done
-  [ ${#missing[@]} -eq 0 ] || (install_debian "${missing[@]}") || say "going on without ${missing[*]}"
+  [ ${#missing[@]} -eq 0 ] || (install_debian "${missing[@]}") || say "continuing without ${missing[*]}"
 }
 
 # python_with MODULE PACKAGE: prints the path of a Python 3 that has MODULE: the one on PATH, or

@@ -1,14 +1,14 @@
 //! A program with expensive artefacts, embedding the cache: `cargo run -p kjit-cache --example
 //! tables`.
 //!
-//! The first run makes every table, the second takes all of them from the user's cache. Try it with
-//! `DEMO_TABLES_CACHE_DIR=/nonexistent` or start two processes simultaneously.
+//! The first run computes every table. The second run reads all of them from the user's cache. Try
+//! it with `DEMO_TABLES_CACHE_DIR=/nonexistent` or start two processes simultaneously.
 
 use std::time::{Duration, Instant};
 
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Key, Origin};
 
-/// A stand-in for expensive work: computes the first primes in a slow way.
+/// An example of expensive work: computes the first primes in a slow way.
 fn primes(count: usize) -> Vec<u8> {
     let is_prime = |n: &u64| (2..*n).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (2u64..).filter(is_prime).take(count).flat_map(u64::to_le_bytes).collect()

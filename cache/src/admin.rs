@@ -256,7 +256,8 @@ impl Cache {
     }
 
     /// Whether the home directory exists and is readable. `false` if it does not exist yet, or if
-    /// there is none. Commands about the cache use this, because they fail if the cache is refused.
+    /// no home directory is known. Commands about the cache use this, because they fail if the
+    /// cache is refused.
     ///
     /// # Errors
     /// The reason why the home directory is not used.

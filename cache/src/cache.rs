@@ -1,4 +1,4 @@
-//! The cache: looks up entries in all layers, makes missing artefacts, publishes them.
+//! The cache: looks up entries in all layers, creates missing artefacts, publishes them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ use crate::safe_dir::{Fault, is_privileged};
 use crate::store::{DirStore, ItemPath};
 use crate::warning::{Warning, Warnings};
 
-/// After another process has made an entry, it may become visible late (NFS caches its absence).
-/// Number and pause of further lookups before the entry is made again.
+/// After another process has created an entry, it may become visible late (NFS caches its absence).
+/// Number and pause of further lookups before the entry is created again.
 const LATE_LOOKUPS: u32 = 3;
 const LATE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -34,9 +34,9 @@ pub enum Origin {
     ReadOnly(PathBuf),
     /// The process's memory.
     Memory,
-    /// The entry was made by another thread of this process while this one waited.
+    /// Another thread of this process created the entry while this one waited.
     Shared,
-    /// The entry was made by this call.
+    /// This call created the entry.
     Made,
 }
 
@@ -52,10 +52,10 @@ pub struct Found {
 /// The layers that [`Cache::find`] searches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Only read-only layers, whose entries were made on other machines. Callers that can make
+    /// Only read-only layers, whose entries come from other machines. Callers that can create
     /// artefacts use this.
     ReadOnly,
-    /// All layers, the home directory first. Callers that cannot make artefacts use this.
+    /// All layers, the home directory first. Callers that cannot create artefacts use this.
     Everywhere,
 }
 
@@ -66,7 +66,7 @@ pub struct Counters {
     pub hits: u64,
     /// Lookups that found no entry.
     pub misses: u64,
-    /// Artefacts made by [`Cache::get_or_make`].
+    /// Artefacts that [`Cache::get_or_make`] created.
     pub made: u64,
     /// Entries written to the home directory.
     pub published: u64,
@@ -101,7 +101,7 @@ pub(crate) struct UnusableEntry {
 pub struct Cache {
     pub(crate) config: Config,
     pub(crate) home: Option<DirStore>,
-    /// Set when the home directory proves to be unwritable: no further attempt is made.
+    /// Set when the home directory is found to be unwritable: no further attempt follows.
     pub(crate) read_only: AtomicBool,
     pub(crate) layers: Vec<Layer>,
     pub(crate) memory: Mutex<MemoryLayer>,
@@ -199,9 +199,9 @@ impl Cache {
 
     /// The entry of this build. If it is missing, `make` creates it, and it is stored.
     ///
-    /// If several threads and processes request a key, one makes it and the others wait. If
-    /// `deadline` passes, they make it themselves. If a thread's maker fails, all threads that wait
-    /// for it get the error. The maker may use the cache for other keys.
+    /// If several threads and processes request a key, one creates the artefact and the others
+    /// wait. If `deadline` passes, they make it themselves. If a thread's maker fails, all threads
+    /// that wait for it get the error. The maker may use the cache for other keys.
     ///
     /// # Errors
     /// Only errors of `make` are returned. Problems of the cache become [`Warning`]s.
@@ -225,8 +225,8 @@ impl Cache {
                 }
                 Role::Landed(FlightResult::Failed(error)) => match error.downcast_ref::<E>() {
                     Some(error) => return Err(error.clone()),
-                    // The other request for the key has another error type, so this call runs its
-                    // own maker.
+                    // The other request for the key has a different error type, so this call runs
+                    // its own maker.
                     None => break None,
                 },
                 Role::Landed(FlightResult::Abandoned) => {}
@@ -259,7 +259,7 @@ impl Cache {
         }
         for _ in 0..if waited { LATE_LOOKUPS } else { 0 } {
             std::thread::sleep(LATE_PAUSE);
-            // Listing a directory makes NFS ask its server again.
+            // After the directory is listed, NFS queries its server again.
             if let Some(home) = &self.home {
                 let _ = home.builds(key.source().digest());
             }
@@ -359,7 +359,7 @@ impl Cache {
     }
 
     /// Quarantines an entry whose contents could not be used, so that the next lookup does not find
-    /// it, and it is made again. Returns how often this happened for this key in this process; a
+    /// it, and it is created again. Returns how often this happened for this key in this process; a
     /// maker that failed twice should not be called a third time.
     pub fn quarantine(&self, key: &BuildKey) -> u32 {
         let build = key.digest();

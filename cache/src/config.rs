@@ -114,7 +114,7 @@ impl Config {
         self
     }
 
-    /// Asks a server for entries that no layer has. Entries that it gives are kept in the home
+    /// Requests entries that no layer has from a server. Entries from it are stored in the home
     /// directory.
     #[must_use]
     pub fn remote(mut self, remote: RemotePacks) -> Self {
@@ -147,7 +147,8 @@ impl Config {
         Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 
-    /// The paths of read-only layers. A missing path from the environment is kept, to be reported.
+    /// The paths of read-only layers. A missing path from the environment is recorded, so that it
+    /// is reported.
     pub(crate) fn read_only_paths(&self) -> Vec<PathBuf> {
         let named = self.variable("_PACK_PATH");
         let named = named

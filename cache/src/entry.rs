@@ -200,7 +200,7 @@ pub(crate) fn encode_record(key: &Key, payload: &[u8], created_ms: u64) -> Vec<u
     encode(KIND_RECORD, key.encoded(), &[], &Artefact::new(payload), created_ms)
 }
 
-/// The key and payload of a record. If `wanted` is given, the key must have that digest.
+/// The key and payload of a record. If an expected digest is given, the key must have that digest.
 pub(crate) fn decode_record(
     bytes: &[u8],
     wanted: Option<Digest>,
@@ -255,8 +255,8 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Checks magic and format first (so that another format is reported as such), then length and
-    /// checksum, then the fields.
+    /// Checks magic and format first (so that a different format is reported as such), then length
+    /// and checksum, then the fields.
     fn parse(bytes: &'a [u8], kind: u32) -> Result<Self, EntryError> {
         let mut reader = Reader::new(bytes);
         if reader.array::<8>("the magic").map_err(|_| EntryError::Magic)? != MAGIC {

@@ -1,4 +1,4 @@
-//! Keeps the home directory below its size limit.
+//! Evicts entries so that the home directory stays below its size limit.
 //!
 //! The least recently used entries are evicted first, with one exception: entries that were used
 //! after their publication are protected from eviction by entries that were not, up to

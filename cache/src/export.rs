@@ -113,7 +113,7 @@ impl Cache {
             exported.bytes = write_counted(&mut file, &head).map_err(io)?;
             for (info, line) in picked.values().zip(&lines) {
                 go_on()?;
-                // Entries are read again instead of kept in memory, so that a pack may be larger
+                // Entries are read again instead of stored in memory, so that a pack may be larger
                 // than memory.
                 let bytes = self.entry_bytes(path, info)?;
                 if index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes)
@@ -151,7 +151,7 @@ impl Cache {
     }
 
     /// Imports a pack's entries into the home directory, after verifying each. Existing entries are
-    /// kept.
+    /// not replaced.
     ///
     /// # Errors
     /// The pack is unusable (unreadable, faulty, or, with `signers`, not signed by one of them), or

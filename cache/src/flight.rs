@@ -1,5 +1,5 @@
-//! Single flight in a process: of the threads that request the same key, one makes the artefact and
-//! the others wait.
+//! Single flight in a process: of the threads that request the same key, one creates the artefact
+//! and the others wait.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -31,11 +31,11 @@ pub(crate) struct FlightGroup {
 
 /// The task of a thread that requests a key.
 pub(crate) enum Role<'a> {
-    /// The thread makes the artefact and lands the ticket.
+    /// The thread creates the artefact and finishes the flight.
     Lead(Leader<'a>),
-    /// Another thread has made the artefact.
+    /// Another thread has created the artefact.
     Landed(FlightResult),
-    /// The thread that makes the artefact takes too long.
+    /// The thread that creates the artefact takes too long.
     TimedOut,
 }
 

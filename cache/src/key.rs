@@ -243,7 +243,7 @@ impl KeyBuilder {
 
 /// The two keys of an entry: the request (`source`) and the exact build (`build`).
 ///
-/// Two compilers make two builds of one source key. Clones share the bytes.
+/// Two compilers create two builds of one source key. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildKey {
     source: Key,

@@ -25,7 +25,7 @@ impl Cache {
     }
 
     /// The usable packs among the read-only layers. After a failed lookup, their
-    /// [`meta`](Pack::meta) tells for which machines they were made.
+    /// [`meta`](Pack::meta) names the machines that they support.
     pub fn packs(&self) -> Vec<&Pack> {
         let lazy = self.layers.iter().filter_map(|layer| match layer {
             Layer::Pack(lazy) => Some(lazy),

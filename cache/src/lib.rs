@@ -1,4 +1,4 @@
-//! A cache on disk for artefacts that are expensive to make, for any Rust program on Unix.
+//! A cache on disk for artefacts that are expensive to create, for any Rust program on Unix.
 //!
 //! It stores bytes under keys and does not depend on GPUs. It guarantees:
 //!
@@ -8,12 +8,12 @@
 //!   directory is full, read-only, missing, unsafe or on a bad network file system, the cache is
 //!   only slower and gives a [`Warning`].
 //! * **One maker per key**, among the threads of a process and among processes. After a deadline a
-//!   waiting caller makes the artefact itself. Readers never lock.
+//!   waiting caller creates the artefact itself. Readers never lock.
 //! * **A partly written entry is never visible**, even if the writing process is killed.
 //!
 //! An entry has two keys. The *source key* identifies the request; the *build key* adds the
-//! identity of the maker. So a new compiler makes new artefacts ([`Cache::get_or_make`]), and a
-//! machine without a compiler takes the newest artefact that it can use ([`Cache::find`]).
+//! identity of the maker. So a new compiler creates new artefacts ([`Cache::get_or_make`]), and a
+//! machine without a compiler uses the newest artefact that it supports ([`Cache::find`]).
 //!
 //! ```
 //! use std::time::Duration;

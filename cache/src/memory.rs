@@ -1,4 +1,4 @@
-//! In-memory layer: keeps entries that could not be written to disk, until the process ends.
+//! In-memory layer: entries that could not be written to disk, until the process ends.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -36,8 +36,8 @@ impl fmt::Debug for RemotePacks {
 impl RemotePacks {
     /// A server at `address`. `fetch` gets a file by its name, `SOURCE-KEY.APPpack`; it must return
     /// within a bounded time. One of `signers` must have signed each pack, so without signers
-    /// nothing is accepted. After one error, or when all requests together took `budget`, the
-    /// server is not asked again, and there is a warning.
+    /// nothing is accepted. After one error, or when the total time of requests reaches `budget`,
+    /// the server is not queried again, and there is a warning.
     pub fn new(
         address: impl Into<String>,
         signers: Vec<PublicKey>,
@@ -70,7 +70,7 @@ impl Remote {
 }
 
 impl Cache {
-    /// The newest entry of the server that `picks` and `accept` select. It is kept in the home
+    /// The newest entry of the server that `picks` and `accept` select. It is stored in the home
     /// directory.
     pub(crate) fn remote_entry(
         &self,
@@ -116,7 +116,7 @@ impl Cache {
             *spent
         };
         if spent > remote.packs.budget {
-            leave(format!("its answers took {:.1} s together", spent.as_secs_f64()));
+            leave(format!("its answers took {:.1} s in total", spent.as_secs_f64()));
         }
         let path = || PathBuf::from(format!("{}/{name}", remote.packs.address));
         let pack = match answer {

@@ -232,12 +232,13 @@ impl SafeDir {
         self.rmdir(name)
     }
 
-    /// Makes renames in this directory durable, as far as the file system supports it.
+    /// Writes renames in this directory to disk, as far as the file system supports it.
     pub(crate) fn sync(&self) {
         let _ = rustix::fs::fsync(&self.fd);
     }
 
-    /// The names in the directory that are valid UTF-8 (the cache makes no others), in any order.
+    /// The names in the directory that are valid UTF-8 (the cache creates no other names), in any
+    /// order.
     pub(crate) fn list(&self) -> Result<Vec<String>, Fault> {
         let mut names = Vec::new();
         for item in Dir::read_from(self.fd.as_fd())? {

@@ -26,7 +26,7 @@ const STALE_RETRIES: usize = 4;
 /// eviction or by a user).
 const PUBLISH_RETRIES: usize = 8;
 const QUARANTINE: &str = "aside";
-/// Number of faulty entries that are kept for inspection.
+/// Maximum number of faulty entries that are stored for inspection.
 const MAX_QUARANTINED: usize = 16;
 /// Maximum depth of removing a directory that has the name of an entry.
 const TREE_DEPTH: u32 = 8;
@@ -270,7 +270,7 @@ impl DirStore {
         }
     }
 
-    /// Moves the item at `place` away, of whatever kind. It is kept for inspection if possible.
+    /// Moves the item at `place` away, of whatever kind. It is stored for inspection if possible.
     pub(crate) fn set_aside(&self, place: &ItemPath) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
         clear_place(&*self.base()?, &dir, &place.name)

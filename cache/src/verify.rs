@@ -22,9 +22,9 @@ pub struct Verification {
     pub moved: u64,
     /// Faulty items, with the reason.
     pub bad: Vec<(PathBuf, String)>,
-    /// Number of faulty items that were quarantined, so that they are made again. The other faulty
-    /// items are in read-only layers or in a home directory that cannot be written. They are never
-    /// used.
+    /// Number of faulty items that were quarantined, so that they are created again. The other
+    /// faulty items are in read-only layers or in a home directory that cannot be written. They are
+    /// never used.
     pub aside: u64,
 }
 
@@ -33,8 +33,8 @@ type Counts<'a> = &'a dyn Fn(Option<&EntryInfo>) -> bool;
 
 impl Cache {
     /// Reads and verifies every byte of every layer. In the home directory it quarantines faulty
-    /// entries (which are then made again), renames valid ones with a wrong name, removes leftovers
-    /// of crashed writers, and rewrites the journal.
+    /// entries (which are then created again), renames valid ones with a wrong name, removes
+    /// leftovers of crashed writers, and rewrites the journal.
     pub fn verify(&self) -> Verification {
         self.verify_counting(&|_| true)
     }

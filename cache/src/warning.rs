@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Warning {
     /// The home directory is unknown.
     #[error(
-        "no cache directory: none is given, and the user's is unknown; artefacts are kept \
-         in memory only"
+        "no cache directory: none is given, and the user's cache folder is unknown; \
+         artefacts are stored in memory only"
     )]
     NoHome,
     /// The process runs setuid, so no directory is trusted.
@@ -25,7 +25,9 @@ pub enum Warning {
         reason: String,
     },
     /// Files cannot be written. Existing entries are still read.
-    #[error("cannot write to the cache at {path}: {reason}; new artefacts are kept in memory only")]
+    #[error(
+        "cannot write to the cache at {path}: {reason}; new artefacts are stored in memory only"
+    )]
     NotWritable {
         /// The directory of the cache.
         path: PathBuf,
@@ -41,7 +43,7 @@ pub enum Warning {
         reason: String,
     },
     /// An entry is faulty and was not used.
-    #[error("{path} is not a valid entry ({reason}); it is quarantined and made again")]
+    #[error("{path} is not a valid entry ({reason}); it is quarantined and created again")]
     Corrupt {
         /// The path of the entry.
         path: PathBuf,
@@ -72,8 +74,8 @@ pub enum Warning {
     },
     /// A single artefact exceeds the size limit.
     #[error(
-        "an artefact of {bytes} bytes exceeds the cache's size limit of {cap}; it is kept in \
-         memory only"
+        "an artefact of {bytes} bytes exceeds the cache's size limit of {cap}; \
+         it is stored in memory only"
     )]
     TooLarge {
         /// Size of the artefact in bytes.
@@ -89,8 +91,8 @@ pub enum Warning {
         /// The reason.
         reason: String,
     },
-    /// A server of packs is not asked any more.
-    #[error("{address} is not asked for entries any more: {reason}")]
+    /// A pack server is not queried any more.
+    #[error("{address} is not queried for entries any more: {reason}")]
     RemoteLeft {
         /// The address of the server.
         address: String,

@@ -113,8 +113,8 @@ pub enum Error {
     },
     /// The token is invalid or expired.
     #[error(
-        "{host} refuses the token (HF_TOKEN, or the file that `hf auth login` writes): make one \
-         at {host}/settings/tokens"
+        "{host} refuses the token (HF_TOKEN, or the file that `hf auth login` writes): \
+         create one at {host}/settings/tokens"
     )]
     Token {
         /// Scheme, host name and port.
@@ -165,7 +165,7 @@ pub enum Error {
     TooMany {
         /// Scheme, host name and port.
         host: String,
-        /// The pause that the host asks for, if it gave one.
+        /// The pause that the host requests, if any.
         wait: String,
         /// Advice about the token.
         token: &'static str,
@@ -263,11 +263,11 @@ pub enum Error {
 pub(crate) enum Fault {
     /// Another try would fail in the same way.
     Last(Error),
-    /// Another try may succeed. A host may ask for a pause before it.
+    /// Another try may succeed. A host may request a pause before it.
     Again {
         /// The reason.
         why: String,
-        /// The pause that the host asks for.
+        /// The pause that the host requests.
         after: Option<Duration>,
         /// Creates the error after the last try, from the number of tries.
         last: Box<dyn FnOnce(u32) -> Error>,

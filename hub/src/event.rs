@@ -32,7 +32,8 @@ pub enum Event<'a> {
         /// The system's error.
         why: &'a io::Error,
     },
-    /// The path of a partial download belonged to a file of another kind or owner. It was removed.
+    /// The path of a partial download belonged to a file of a different kind or owner. It was
+    /// removed.
     Removed {
         /// The path.
         path: &'a Path,

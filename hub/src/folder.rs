@@ -93,12 +93,12 @@ impl Folder {
 
     /// A folder in the cache. It is created if it is missing.
     fn made<'a>(&self, steps: impl IntoIterator<Item = &'a str>) -> Result<OpenDir, Error> {
-        fs::create_dir_all(&self.cache).map_err(|e| write("make the folder", &self.cache, e))?;
+        fs::create_dir_all(&self.cache).map_err(|e| write("create the folder", &self.cache, e))?;
         let mut place = OpenDir::root(&self.cache).map_err(|e| write("open", &self.cache, e))?;
         for name in steps {
             place = place
                 .make(name)
-                .map_err(|e| write("make the folder", &place.path().join(name), e))?;
+                .map_err(|e| write("create the folder", &place.path().join(name), e))?;
         }
         Ok(place)
     }

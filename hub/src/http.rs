@@ -11,7 +11,7 @@ use ureq::{Agent, Body, Proxy};
 
 /// Maximum tries of a request. The count starts again when enough bytes were received.
 pub(crate) const TRIES: u32 = 5;
-/// The longest pause that a host may ask for. If it asks for more, the command ends with an error.
+/// The longest pause that a host may request. If it requests more, the command ends with an error.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 const MAX_HOPS: usize = 10;
 
@@ -155,7 +155,7 @@ impl Http {
             (_, 401) if own => Error::Token { host },
             (_, 403) if own => {
                 let token = if token {
-                    ", with the account of this token, and let the token read it"
+                    ", with the account of this token, and allow the token to read it"
                 } else {
                     ", then set HF_TOKEN"
                 };

@@ -1,4 +1,4 @@
-//! Fetches GGUF files from the Hugging Face hub by name, and keeps them in the cache folder of
+//! Fetches GGUF files from the Hugging Face hub by name, and stores them in the cache folder of
 //! Python's `huggingface_hub`.
 //!
 //! ```no_run

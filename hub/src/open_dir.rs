@@ -65,8 +65,8 @@ impl OpenDir {
         &self.path
     }
 
-    /// Opens a folder below this one. A link is followed if this user or root made it, because
-    /// users keep large repositories on other disks.
+    /// Opens a folder below this one. A link is followed if this user or root created it, because
+    /// users store large repositories on other disks.
     pub fn open(&self, name: &str) -> io::Result<OpenDir> {
         let fd = match rustix::fs::openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())
         {
@@ -186,7 +186,7 @@ impl OpenDir {
             Ok(fd) => {
                 let stat = rustix::fs::fstat(&fd)?;
                 match kind(&stat) {
-                    FileType::RegularFile if !is_ours(&stat) => "is another user's file",
+                    FileType::RegularFile if !is_ours(&stat) => "belongs to another user",
                     FileType::RegularFile if stat.st_nlink > 1 => "has a second name (a hard link)",
                     FileType::RegularFile => return Ok(File::from(fd)),
                     _ => "is not a plain file",

@@ -80,7 +80,7 @@ impl Hub {
                 cache: self.cache().to_owned(),
             });
         }
-        // Contents that files of other commits use are kept.
+        // Contents that files of other commits use stay.
         let kept: BTreeSet<&String> =
             all.iter().filter(|l| !gone.contains(l)).filter_map(|l| l.etag.as_ref()).collect();
         let blobs: BTreeSet<&String> =

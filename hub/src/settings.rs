@@ -137,7 +137,7 @@ fn text(variable: &'static str) -> Result<Option<String>, Error> {
         .map_err(|_| Error::Setting { variable, why: "is not UTF-8: set it again".to_owned() })
 }
 
-/// The first variable that is set, as a path. `~` stands for the home folder.
+/// The first variable that is set, as a path. `~` is the home folder.
 fn folder(names: &[&str]) -> Option<PathBuf> {
     let path = PathBuf::from(names.iter().find_map(|name| value(name))?);
     match path.strip_prefix("~") {

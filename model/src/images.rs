@@ -46,8 +46,8 @@ pub struct PromptImage<'a> {
     pub marker: &'a str,
     /// A PNG, JPEG or WebP file.
     pub file: &'a [u8],
-    /// The owner of its rows: an image is computed again for another owner, so that times do not
-    /// tell which images others have sent.
+    /// The owner of its rows: an image is computed again for another owner, so that response times
+    /// do not reveal which images others have sent.
     pub owner: [u8; 32],
 }
 

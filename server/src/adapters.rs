@@ -1,7 +1,7 @@
 //! LoRA adapters that are loaded and unloaded while the server runs, by vLLM's routes.
 //!
-//! They are in host memory. The scheduler copies those of running requests to the model's places
-//! for adapters. An adapter that is unloaded stays until its requests have ended.
+//! They are in host memory. The scheduler copies the adapters of running requests to the model's
+//! places for adapters. An adapter that is unloaded stays until its requests have ended.
 
 use crate::caller::Caller;
 use crate::fields::Fields;

@@ -20,7 +20,7 @@ pub fn encode(bytes: &[u8]) -> String {
 }
 
 /// Decodes Base64. Padding may be missing, and white space is skipped, as clients send it. `None`
-/// if there is another letter, bits are left over, or there is nothing.
+/// if there is a different letter, bits are left over, or there is nothing.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches(|c: char| c.is_ascii_whitespace() || c == '=');
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);

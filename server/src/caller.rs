@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// The caller of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
-    /// The client for scheduling: clients take turns. It is the API key, or a name from the
-    /// request's headers if there is no key.
+    /// The client for scheduling: clients are served round robin. It is the API key, or a name from
+    /// the request's headers if there is no key.
     pub client: Option<String>,
     /// Owner of the cached prefixes that this caller may use.
     pub owner: Owner,
@@ -37,7 +37,7 @@ impl Caller {
     /// The caller of a request with this key, if the server has keys. With `share`, the cached
     /// prefixes are shared by all keys.
     pub fn of(key: Option<Key>, headers: &HeaderMap, share: bool) -> Caller {
-        // Behind a proxy that checks keys, a key is only a client name: it decides the turns and
+        // Behind a proxy that checks keys, a key is only a client name: it affects scheduling and
         // does not separate prefixes.
         let named = || {
             let key = headers.get(header::AUTHORIZATION).or_else(|| headers.get("x-api-key"))?;

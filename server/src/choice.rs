@@ -18,7 +18,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// The constraint on an answer, made from the offered tools and the requested text format.
+    /// The constraint on an answer, from the offered tools and the requested text format.
     ///
     /// # Errors
     /// A tool's schema does not describe an object.

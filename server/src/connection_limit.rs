@@ -59,7 +59,7 @@ impl ConnectionLimit {
         loop {
             {
                 let mut taken = self.taken();
-                // Connections that were asked to close do not count.
+                // Connections that must close do not count.
                 let stay = |of: &dyn Fn(IpAddr) -> bool| {
                     taken
                         .values()

@@ -120,12 +120,12 @@ impl ConnectionState {
         (now.stage == ReadStage::Waits && !now.unwritten && !now.goes).then_some(now.since)
     }
 
-    /// Whether the connection was asked to close and has not closed yet.
+    /// Whether the connection must close and has not closed yet.
     pub fn goes(&self) -> bool {
         self.now().goes
     }
 
-    /// Asks the connection to close, unless a request arrives first.
+    /// Closes the connection, unless a request arrives first.
     pub fn give_way(&self) {
         self.now().goes = true;
         self.told.notify_one();

@@ -143,7 +143,7 @@ impl OutputConstraints {
         self.must_call || self.form.is_some()
     }
 
-    /// Makes one constraint for each of `n` answers. This takes milliseconds (the first request:
+    /// Creates one constraint for each of `n` answers. This takes milliseconds (the first request:
     /// tenths of a second), which is too long for an async thread. `prompt` is `None` if the answer
     /// continues a text without a template.
     ///

@@ -1,4 +1,4 @@
-//! Turns the conversation of a request into the model's prompt.
+//! Converts the conversation of a request to the model's prompt.
 
 use crate::constrain::OutputConstraints;
 use crate::fields::Fields;
@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A turn of a conversation.
+/// A message of a conversation.
 #[derive(Debug, Default)]
 pub struct Turn {
     /// Role.
@@ -27,11 +27,11 @@ pub struct Turn {
     pub content: String,
     /// Images.
     pub images: Vec<MessageImage>,
-    /// Reasoning of an assistant's turn.
+    /// Reasoning of an assistant's message.
     pub reasoning: Option<String>,
-    /// Tool calls of an assistant's turn.
+    /// Tool calls of an assistant's message.
     pub calls: Vec<Called>,
-    /// Id of the call that a tool's turn answers.
+    /// Id of the call that a tool's message answers.
     pub call_id: Option<String>,
     /// Name of the tool or the speaker.
     pub name: Option<String>,
@@ -46,13 +46,13 @@ impl Turn {
         self
     }
 
-    /// Whether the model or the operator wrote the turn. Then strings like control tokens in it are
-    /// control tokens.
+    /// Whether the model or the operator wrote the message. Then strings like control tokens in it
+    /// are control tokens.
     fn is_trusted(&self) -> bool {
         matches!(self.role.as_str(), "system" | "developer" | "assistant")
     }
 }
-/// A tool call of an earlier turn.
+/// A tool call of an earlier message.
 #[derive(Debug)]
 pub struct Called {
     /// Id.
@@ -66,7 +66,7 @@ pub struct Called {
 /// A conversation, with its tools and variables.
 #[derive(Debug, Default)]
 pub struct Conversation {
-    /// Turns, in order.
+    /// Messages, in order.
     pub turns: Vec<Turn>,
     /// The offered tools, as the JSON array from the request: the order of its keys is part of the
     /// prompt.
@@ -80,12 +80,13 @@ pub struct Conversation {
 /// How a prompt ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// The prompt ends with the start of the assistant's turn.
+    /// The prompt ends with the start of the assistant's message.
     #[default]
     Turn,
-    /// The prompt ends with the end of the last turn.
+    /// The prompt ends with the end of the last message.
     Closed,
-    /// In the last turn, which is an assistant's: the answer continues it.
+    /// The prompt ends within the last message, which is the assistant's message: the answer
+    /// continues it.
     Open,
 }
 
@@ -136,7 +137,7 @@ const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON obje
 
 impl Conversation {
     /// Renders and tokenises the prompt. The time depends on the template and the text: too long
-    /// for an async thread. `owner` is that of its images' rows.
+    /// for an async thread. `owner` owns the rows of its images.
     ///
     /// # Errors
     /// The model has no template, the template refuses the conversation, or the prompt is too long.
@@ -180,7 +181,7 @@ impl Conversation {
             rendered = render(&turns, None)?;
         }
         if let (Ending::Open, Some(last)) = (self.ending, last) {
-            // Like transformers: everything after the text of the last turn is cut off.
+            // Like transformers: everything after the text of the last message is removed.
             let end = rendered.rfind(&last).map(|at| at + last.len()).ok_or_else(|| {
                 let why = "the template changes the last message: it cannot be continued";
                 Refusal::field("continue_final_message", why)
@@ -267,7 +268,7 @@ fn names(tools: &str) -> Vec<String> {
     all.iter().filter_map(name).collect()
 }
 
-/// Writes tools, calls and results as plain text turns.
+/// Writes tools, calls and results as plain text messages.
 fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
     let about = format!("{ABOUT_TOOLS}{tools}{HOW_TO_CALL}");
     let mut turns: Vec<Turn> = turns
@@ -299,7 +300,7 @@ fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
     turns
 }
 
-/// Turns as JSON for templates. Arguments of calls become objects.
+/// Messages as JSON for templates. Arguments of calls become objects.
 fn messages(turns: &[Turn]) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
     let turn = |turn: &Turn| {

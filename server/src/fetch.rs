@@ -91,7 +91,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 }
 
 fn is_public_v6(ip: Ipv6Addr) -> bool {
-    // Addresses that stand for one of IPv4.
+    // IPv6 addresses that contain an IPv4 address.
     if let Some(ip) = ip.to_ipv4_mapped() {
         return is_public_v4(ip);
     }

@@ -237,8 +237,7 @@ fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
             Ok(text) => match lone_surrogate(text).filter(|_| error.is_syntax()) {
                 Some((at, half)) => format!(
                     "has half of a character at byte {at}: \\u{half:04x} is a lone surrogate; \
-                     escape such a character as a pair, or \
-                     leave it as it is in UTF-8"
+                     write such a character as a pair of escapes, or directly in UTF-8"
                 ),
                 None => format!("is not JSON: {error}"),
             },

@@ -1,4 +1,4 @@
-//! Generates one answer: turns the scheduler's tokens into pieces of text, reasoning and tool
+//! Generates one answer: converts the scheduler's tokens to pieces of text, reasoning and tool
 //! calls.
 
 use crate::adapters::Adapters;
@@ -57,7 +57,7 @@ pub struct GenerationRequest {
     pub thought: Option<ReasoningTokens>,
     /// Whether pieces include token ids.
     pub ids: bool,
-    /// The adapters, if the request gives them. If not, those of the model's name.
+    /// The adapters, if the request gives them. If not, the adapter that the model's name selects.
     pub adapters: Option<Adapters>,
     /// The images of the prompt.
     pub images: Vec<Arc<ImageRows>>,

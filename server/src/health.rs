@@ -1,5 +1,5 @@
-//! Health checks (alive, ready) and draining. A draining server still answers, but asks routers to
-//! send no new requests.
+//! Health checks (alive, ready) and draining. A draining server still answers, but reports that
+//! routers should send no new requests.
 
 use crate::models::ModelStatus;
 use crate::openai::json_response;

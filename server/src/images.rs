@@ -1,7 +1,7 @@
 //! Images in messages, in the words of all dialects.
 //!
-//! A reader puts a marker into the text of its turn for each image. In the rendered prompt the rows
-//! of the image replace the marker.
+//! A reader writes a marker for each image into the text of its message. In the rendered prompt the
+//! rows of the image replace the marker.
 
 use crate::base64;
 use crate::fetch::Fetch;
@@ -16,7 +16,7 @@ pub const MAX_IMAGES: usize = 64;
 /// An image of a message.
 #[derive(Debug)]
 pub struct MessageImage {
-    /// Stands in the text of the turn.
+    /// The marker of an image in the text of a message.
     pub marker: String,
     /// The field that holds the image, for errors.
     field: String,
@@ -34,7 +34,7 @@ impl MessageImage {
         MessageImage { marker: marker(), field, source }
     }
 
-    /// An image in Base64, such as Ollama's.
+    /// An image in Base64, as in Ollama's API.
     pub fn of_base64(field: String, text: &str) -> Result<MessageImage, Refusal> {
         match base64::decode(text) {
             Some(file) => Ok(MessageImage::new(field, Source::File(file))),

@@ -9,8 +9,8 @@
 //! | `head`, `bodies` | contradictory heads; limits of bodies |
 //! | `routes`, `keys` | routes and the checks before them; access |
 //! | `fields`, `refusal` | fields of requests, each supported or refused by name; refusals |
-//! | `neutral`, `caller` | fields that kjit does not have; a caller's queue turn and prefixes |
-//! | `preparation` | work before a request is queued, in turns by caller |
+//! | `neutral`, `caller` | fields that kjit does not have; the caller's place in the queue, its prefixes |
+//! | `preparation` | work before a request is queued, round robin by caller |
 //! | `service`, `models`, `loaded` | shared state; loading and unloading; a loaded model |
 //! | `conversation`, `prompt` | messages to a prompt |
 //! | `sampling`, `samplers`, `constrain` | sampling options; further samplers; constraints |

@@ -246,7 +246,7 @@ struct Acceptor {
     service: Arc<Service>,
     router: Router,
     places: Arc<ConnectionLimit>,
-    /// Asks connections to end.
+    /// Signals connections to close.
     stopping: watch::Sender<bool>,
     /// Each connection holds a clone. The receiver ends when all are dropped.
     alive: mpsc::Sender<()>,
@@ -319,8 +319,8 @@ impl Acceptor {
     }
 }
 
-/// Tells a client that its address has its maximum number of connections, if that can be sent
-/// immediately.
+/// Sends a client the error that its address has its maximum number of connections, if it can be
+/// sent immediately.
 fn full(stream: &TcpStream) {
     let why = "this address has the maximum number of connections, and all of them are in use";
     let body = Refusal::unavailable(2, why).json(Dialect::OpenAi).to_string();
@@ -395,7 +395,8 @@ async fn stop(
         in_time
     };
     tokio::select! {
-        in_time = finished => say(if in_time { "stopped" } else { "stopped before everything was finished" }),
+        in_time = finished => say(if in_time { "stopped" } else { "stopped before everything \
+                                                                   was finished" }),
         _ = terminate.recv() => say("stopped at once"),
         _ = interrupt.recv() => say("stopped at once"),
     }

@@ -49,7 +49,7 @@ pub struct Loaded {
     pub arch: String,
     /// Name of the mix of quantization types, such as Q4_K_M.
     pub mix: String,
-    /// Whether the model is an encoder: it makes embeddings and no text.
+    /// Whether the model is an encoder: it computes embeddings, not text.
     pub encoder: bool,
     /// Size of all weights in bytes.
     pub weights: u64,
@@ -632,8 +632,8 @@ impl LoadedModels {
         ModelRegistration(Arc::clone(self), number)
     }
 
-    /// Makes all other models on this device open their sessions again. Returns false if there are
-    /// none.
+    /// Requests all other models on this device to open their sessions again. Returns `false` if
+    /// there are no other models.
     fn renew(&self, device: &str, path: &Path) -> bool {
         let all = self.all().clone();
         let here: Vec<_> = all.iter().filter(|(_, on, _)| on == device).collect();

@@ -38,7 +38,7 @@ enum LoadState {
 }
 
 /// Use of a model. A model is not unloaded while one of these exists. Readers such as `/status`
-/// have no lease: a monitor must not keep models loaded.
+/// have no lease: a monitor must not prevent unloading.
 #[derive(Clone)]
 pub struct Lease {
     loaded: Arc<Loaded>,

@@ -119,7 +119,7 @@ impl File {
         FILES.iter().find(|file| file.name == name)
     }
 
-    /// Content type by the file extension.
+    /// Content type for the file extension.
     fn kind(&self) -> &'static str {
         match self.name.rsplit_once('.').map_or("", |(_, end)| end) {
             "html" => "text/html; charset=utf-8",

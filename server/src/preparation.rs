@@ -1,7 +1,7 @@
 //! Work before a request is queued: rendering and tokenising its prompt, and compiling its
-//! constraints. This work takes time and memory, so it waits for a slot. Clients take turns, and no
-//! client gets all threads. A client that disconnects gives up its slot. Small requests do not wait
-//! for large requests.
+//! constraints. This work takes time and memory, so it waits for a slot. Clients are served round
+//! robin, and no client gets all threads. A client that disconnects gives up its slot. Small
+//! requests do not wait for large requests.
 
 use crate::caller::Caller;
 use std::collections::{HashMap, VecDeque};
@@ -24,7 +24,7 @@ type Client = Option<String>;
 /// The requests of one size, small or large.
 #[derive(Default)]
 struct Lane {
-    /// Waiting clients, in the order of their turns.
+    /// Waiting clients, in round-robin order.
     waiting: VecDeque<(Client, VecDeque<oneshot::Sender<PreparationSlot>>)>,
     /// Number of slots that each client uses.
     taken: HashMap<Client, usize>,
@@ -48,7 +48,7 @@ impl PreparationQueue {
         self.lock().iter().map(|lane| lane.waiting() + lane.taken.values().sum::<usize>()).sum()
     }
 
-    /// Waits for the caller's turn. Dropping the future leaves the queue.
+    /// Waits for a slot. Dropping the future leaves the queue.
     pub async fn place(self: &Arc<PreparationQueue>, caller: &Caller) -> Option<PreparationSlot> {
         let lane = usize::from(caller.bytes > SMALL);
         let (to, turn) = oneshot::channel();

@@ -88,7 +88,7 @@ pub async fn score(
         ([one], _) => second.into_iter().map(|text| (one.clone(), text)).collect(),
         (all, n) if all.len() == n => first.into_iter().zip(second).collect(),
         (_, n) => {
-            let why = format_args!("give one text, or as many as text_2 has ({n})");
+            let why = format_args!("must be one text, or as many texts as text_2 has ({n})");
             return Err(Refusal::field("text_1", why));
         }
     };

@@ -118,7 +118,7 @@ impl Refusal {
     pub fn unknown(why: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::NOT_FOUND, why)
     }
-    /// 404: an unknown path, or 405: another method is needed.
+    /// 404: an unknown path, or 405: a different method is needed.
     pub fn no_route(status: StatusCode, method: &str, path: &str) -> Refusal {
         Refusal::new(status, format!("there is no {method} {} here", path.escape_debug()))
     }

@@ -208,7 +208,7 @@ fn request_id(headers: &HeaderMap) -> String {
     given.map_or_else(|| random_id("req"), str::to_owned)
 }
 
-/// Headers that a page of an accepted origin may send: all that it asks for. Client libraries
+/// Headers that a page of an accepted origin may send: all that it requests. Client libraries
 /// identify themselves with various headers that change with each version. Only `authorization` has
 /// a meaning here.
 fn preflight(headers: &HeaderMap) -> Response {

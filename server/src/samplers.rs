@@ -80,7 +80,7 @@ pub struct Breakers(Mutex<Vec<Found>>);
 
 type Found = (Vec<String>, Arc<Vec<u32>>);
 
-/// Maximum number of lists that are kept.
+/// Maximum number of cached lists.
 const MAX_LISTS: usize = 8;
 
 impl Breakers {

@@ -62,8 +62,8 @@ impl Service {
         }
     }
 
-    /// Makes the server not ready, so that routers send no more requests. Requests that still
-    /// arrive are answered.
+    /// Sets the server's state to not ready, so that routers send no more requests. Requests that
+    /// still arrive are answered.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -143,8 +143,8 @@ impl Service {
         })
     }
 
-    /// Runs the work that a request needs before it is queued, in the caller's turn. The request
-    /// counts as waiting until then. `work` can check whether its client has disconnected.
+    /// Runs the work that a request needs before it is queued, when the caller gets a slot. The
+    /// request counts as waiting until then. `work` can check whether its client has disconnected.
     ///
     /// # Errors
     /// Too many requests wait, the work takes too long, or `work` failed.
@@ -170,8 +170,8 @@ impl Service {
             Err(_) => {
                 let seconds = PREPARATION_TIMEOUT.as_secs();
                 let why = format!(
-                    "to read its prompt and schemas takes longer than {seconds} s: make them \
-                     smaller"
+                    "reading its prompt and schemas takes longer than {seconds} s: \
+                     use a shorter prompt or smaller schemas"
                 );
                 Err(Refusal::unavailable(10, why))
             }

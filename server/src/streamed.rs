@@ -21,7 +21,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(10);
 /// Approximate maximum bytes of a frame: pieces that are ready are sent together.
 const MAX_FRAME_BYTES: usize = 16 << 10;
 
-/// Turns pieces into the dialect's text. `None` is the end, and is passed once.
+/// Converts pieces to the dialect's text. `None` is the end, and is passed once.
 pub type Format = Box<dyn FnMut(Option<(usize, AnswerEvent)>) -> String + Send>;
 
 struct Streamed {

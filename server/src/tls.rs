@@ -45,7 +45,7 @@ impl Tls {
         Ok(Tls(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Makes the handshake within this time. `None` on a failed or timed-out handshake.
+    /// Completes the handshake within this time. `None` on a failed or timed-out handshake.
     pub async fn greet(
         &self,
         stream: TcpStream,

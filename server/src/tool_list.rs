@@ -1,4 +1,4 @@
-//! The tools of a request, for dialects whose format differs from the templates'.
+//! The tools of a request, for dialects whose format differs from the format of templates.
 
 use crate::fields::Fields;
 use crate::refusal::Refusal;

@@ -38,7 +38,7 @@ fn remote(shared: &Shared) -> Option<RemotePacks> {
     let address = shared.cache_remote.as_ref()?;
     let leave = |why: &dyn Display| {
         if !shared.quiet {
-            PRINTED.call_once(|| say(format_args!("warning: {address} is not asked: {why}")));
+            PRINTED.call_once(|| say(format_args!("warning: {address} is not queried: {why}")));
         }
         None
     };

@@ -5,7 +5,7 @@ use crate::columns::{self, styled};
 use console::{measure_text_width, strip_ansi_codes};
 use std::io::{self, Write};
 
-/// Maximum width in columns. Also the width if stdout is not a terminal.
+/// Maximum width in columns. It is also the width if stdout is not a terminal.
 const WIDTH: usize = 100;
 /// Minimum columns of a description.
 const MIN_WIDTH: usize = 24;

@@ -52,15 +52,15 @@ fn causes(error: &anyhow::Error) -> String {
     line
 }
 
-/// Makes an error one readable line: control characters become visible, for example in a hostile
-/// file name, and a long text is cut.
+/// Formats an error as one line: control characters become visible, for example in a hostile file
+/// name, and a long text is cut.
 pub fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
     elide(&text.chars().flat_map(visible).collect::<String>(), MAX_LINE).into_owned()
 }
 
-/// Failures of many kernels, each distinct line once: an error in a header, or a missing compiler,
-/// makes all kernels fail.
+/// Failures of many kernels, each distinct line once: with an error in a header, or without a
+/// compiler, all kernels fail.
 #[derive(Default)]
 pub struct FailureReport(Vec<String>);
 

@@ -1,5 +1,5 @@
 //! Translates arguments of llama.cpp and ollama into arguments of kjit. Flags with the same meaning
-//! are renamed. Flags for decisions that kjit makes automatically are ignored, with one note.
+//! are renamed. Flags for automatic decisions of kjit are ignored, with one note.
 
 use crate::args::Cli;
 use clap::{ArgAction, Command, CommandFactory};

@@ -33,8 +33,7 @@ impl Login {
         match (name, password) {
             (Some(name), Some(password)) => Ok(Some(Login { name, password })),
             (None, None) => Ok(None),
-            _ => Err("KJIT_REGISTRY_USER and KJIT_REGISTRY_PASSWORD belong together: one is not \
-                      set, or is not UTF-8"
+            _ => Err("KJIT_REGISTRY_USER and KJIT_REGISTRY_PASSWORD must both be set and UTF-8"
                 .to_owned()),
         }
     }
@@ -69,7 +68,7 @@ pub(super) struct Challenge {
 }
 
 impl Challenge {
-    /// Reads a `WWW-Authenticate` header. `None` if it asks for something else.
+    /// Reads a `WWW-Authenticate` header. `None` if it requests something else.
     pub fn parse(header: &str) -> Option<Challenge> {
         let (kind, rest) = header.trim().split_once(' ')?;
         if !kind.eq_ignore_ascii_case("bearer") {

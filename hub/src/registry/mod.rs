@@ -89,7 +89,7 @@ pub enum RegistryError {
         /// The registry's message, if any.
         said: String,
     },
-    /// The answer is not what the specification demands, or not a pack.
+    /// The answer violates the specification, or is not a pack.
     #[error("{artefact}: {why}")]
     Strange {
         /// The artefact.
@@ -166,11 +166,11 @@ impl Registry {
         Ok(digest_of(manifest.as_bytes()))
     }
 
-    /// Downloads the artefact's pack to a file. Its digest and size are those of the manifest. The
-    /// caller checks the pack's signature. Returns the digest of the manifest.
+    /// Downloads the artefact's pack to a file. Its digest and size must equal the values in the
+    /// manifest. The caller checks the pack's signature. Returns the digest of the manifest.
     ///
     /// # Errors
-    /// No such artefact, not a pack, another content than its digest says; the file cannot be
+    /// No such artefact, not a pack, content that does not match its digest; the file cannot be
     /// written; the registry refuses or does not answer.
     pub fn pull(&mut self, to: &mut File) -> Result<String> {
         let what = "the manifest";
@@ -235,7 +235,7 @@ impl Registry {
             to.write_all(part).map_err(local)?;
         }
         if came != size || named(hasher) != digest {
-            let why = "its pack has another content than its digest says: try again";
+            let why = "the content of its pack does not match its digest: try again";
             return Err(self.strange(why.to_owned()));
         }
         to.flush().map_err(local)
@@ -276,7 +276,8 @@ impl Registry {
         Ok(to)
     }
 
-    /// Sends a request. Where a token service must be asked first, it is, once.
+    /// Sends a request. If the registry requires a token, it is requested once from the token
+    /// service.
     fn ask(
         &mut self,
         method: &Method,
@@ -337,7 +338,7 @@ impl Registry {
             text += &format!("{mark}{name}={}", encoded(value));
         }
         let at: Uri = text.parse().map_err(|e| self.strange(format!("its token service: {e}")))?;
-        // The password goes there: only encrypted, or within this machine.
+        // The password is sent there: only encrypted, or within this machine.
         if at.scheme_str() != Some("https") && !is_loopback(at.host().unwrap_or_default()) {
             let why = format!("its token service {} is not encrypted", host(&at));
             return Err(self.strange(why));

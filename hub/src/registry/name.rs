@@ -58,7 +58,7 @@ impl FromStr for Artefact {
             !a.host().is_empty() && (a.port_u16().is_some() || a.as_str() == a.host())
         };
         if !of("-.:[]", host) || !authority.as_ref().is_some_and(named) {
-            return Err(bad("its host is no host name"));
+            return Err(bad("its host is not a valid host name"));
         }
         let part = |part: &str| {
             of("-._", part)

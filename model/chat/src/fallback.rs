@@ -1,6 +1,6 @@
-//! kjit's short templates for files without a template. They support a system prompt and turns. A
-//! template is chosen by the architecture and by the special tokens: the vocabulary of a model has
-//! special tokens for the chat format of its training.
+//! kjit's short templates for files without a template. They support a system prompt and several
+//! messages. A template is chosen by the architecture and by the special tokens: the vocabulary of
+//! a model has special tokens for the chat format of its training.
 
 use kjit_tokenizer::Tokenizer;
 

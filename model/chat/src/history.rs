@@ -2,11 +2,11 @@
 
 use crate::Message;
 
-/// Drops the oldest turns of a conversation that no longer fits. If `length` exceeds `full`, turns
-/// are dropped until the length is at most `keep` or only the newest message is left. The first
-/// `fixed` messages (a system message) are not dropped. `full` must leave space for an answer.
-/// `keep` must be much smaller than `full`: otherwise every later turn drops messages again, and
-/// the rest of the prompt is computed again each time.
+/// Drops the oldest messages of a conversation that no longer fits. If `length` exceeds `full`,
+/// messages are dropped until the length is at most `keep` or only the newest message is left. The
+/// first `fixed` messages (a system message) are not dropped. `full` must leave space for an
+/// answer. `keep` must be much smaller than `full`: otherwise every later message drops messages
+/// again, and the rest of the prompt is computed again each time.
 ///
 /// Returns the number of dropped messages.
 ///
@@ -24,7 +24,7 @@ pub fn forget_oldest<E>(
         return Ok(0);
     }
     while history.len() > fixed.saturating_add(1) && length(history)? > keep {
-        // A question is dropped with its answer: templates require alternating turns.
+        // A question is dropped with its answer: templates require alternating roles.
         let turn =
             history.iter().skip(fixed + 1).position(|m| m.role == "user").map_or(1, |n| n + 1);
         history.drain(fixed..(fixed + turn).min(history.len() - 1));

@@ -328,7 +328,7 @@ impl ChatTemplate {
 
     /// Renders the prompt of a conversation. Messages are of any type that serialises to a list of
     /// objects, such as [`Message`]. `add_generation_prompt` appends the beginning of the
-    /// assistant's turn.
+    /// assistant's message.
     ///
     /// # Errors
     /// The template fails or refuses the conversation.

@@ -16,7 +16,7 @@ use crate::attend::{Attend, Layer};
 
 /// Attention of `rows` tokens. A task is a key head with its query heads and a range of tokens. If
 /// there are few such tasks (decoding), a task is a single query head. With `precise`, all values
-/// are f32. With `reproducible`, the results of a token have the same bits in any batch.
+/// are f32. With `reproducible`, the results of a token are bit for bit equal in any batch.
 pub fn attend(
     pool: &mut Pool,
     isa: Isa,

@@ -9,7 +9,7 @@
 //! A code of 4 or 6 bits times the integer scale of its group (6 or 8 bits) fits in 16 bits. The
 //! product is shifted left to use all 16 bits, and stored as two signed bytes. Elements of the
 //! input are two signed bytes with one scale per 256 columns. So the sums of a block stay in tiles,
-//! are exact, and are scaled once. One 16-bit product turns a weight into two bytes; a code of 4
+//! are exact, and are scaled once. One 16-bit product converts a weight to two bytes; a code of 4
 //! bits needs only a table lookup. In contrast, [`tiles`](super::tiles) must decode the weight and
 //! round it twice to bf16. Three int8 products replace six, in the time of three bf16 products. The
 //! omitted product `b l` is at most 2^-15 of the largest product of a block's scale, and typically

@@ -52,7 +52,8 @@ impl Dense {
     /// `out[t][r] = bias[r] + Σ_k x[t][k] · w[r][k]` for each of the rows of `x`, in f32.
     ///
     /// # Panics
-    /// If `x` is no whole number of rows, or the bias has another length than the matrix has rows.
+    /// If `x` is not a whole number of rows, or the bias and the matrix have different numbers of
+    /// rows.
     pub fn linear(&mut self, w: DenseMatrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
         assert!(x.len().is_multiple_of(w.cols()) && bias.is_none_or(|b| b.len() == w.rows()));
         let tokens = x.len() / w.cols();
@@ -68,7 +69,7 @@ impl Dense {
     /// `out[t][r] = Σ_k x[t][k] · w[r][k]` with a matrix in memory: rows of `cols` elements.
     ///
     /// # Panics
-    /// If `x` or `w` is no whole number of rows.
+    /// If `x` or `w` is not a whole number of rows.
     pub fn product(&mut self, w: &[f32], cols: usize, x: &[f32]) -> Vec<f32> {
         assert!(cols > 0 && w.len().is_multiple_of(cols));
         let Some(format) = Format::by_id(0) else {

@@ -15,11 +15,10 @@
 //! [`Isa::ahead`](super::simd::Isa::ahead).
 //!
 //! Up to four tokens share the unpacked codes and scales of a row. On one core, 64 weights of Q4_1
-//! take
-//! 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). The operations of
-//! a token and their order do not depend on the other tokens, so its bits do not depend on them
-//! either. Transposing sixteen rows, so that their sums stay in lanes, took 0.65 ns for each
-//! further token but at least 6 ns to unpack and transpose: no gain for four tokens.
+//! take 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). The
+//! operations of a token and their order do not depend on the other tokens, so its results do not
+//! depend on them either. Transposing sixteen rows, so that their sums stay in lanes, took 0.65 ns
+//! for each further token but at least 6 ns to unpack and transpose: no gain for four tokens.
 
 #![allow(
     clippy::needless_range_loop,

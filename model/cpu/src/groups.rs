@@ -107,7 +107,7 @@ pub fn multiply_groups(
         let Group { w, bias, rows: uses, out } = &groups[g];
         let (rows, x, tokens) = (run(g).min(height - row), input(g), uses.len());
         let mut made = vec![0.0; tokens * rows];
-        // Makes a separate matrix of these rows.
+        // Copies these rows to a separate matrix.
         let bytes = &w.bytes[row * w.row_bytes()..][..rows * w.row_bytes()];
         let w = Matrix { bytes, rows, ..*w };
         let bias = bias.map(|b| &b[row..row + rows]);

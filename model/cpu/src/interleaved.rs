@@ -110,8 +110,8 @@ impl Interleaved {
         InterleavedForm::of(format).is_some()
     }
 
-    /// Makes the copy on all threads. `None` if the format is not supported or there is not enough
-    /// memory.
+    /// Creates the copy on all threads. `None` if the format is not supported or there is not
+    /// enough memory.
     pub fn of(w: Matrix<'_>, pool: &mut Pool) -> Option<Interleaved> {
         let form = InterleavedForm::of(w.format)?;
         let (blocks, groups) = (w.cols / 32, w.rows.div_ceil(ROWS));

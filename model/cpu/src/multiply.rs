@@ -47,8 +47,8 @@ pub struct Product<'a> {
     pub out: SharedMut<'a>,
 }
 
-/// Computes all products of one input. If `reproducible`, the bits of a token do not depend on the
-/// number of tokens: each row uses the kernel for few tokens, which has one order of sums.
+/// Computes all products of one input. If `reproducible`, the results of a token do not depend on
+/// the number of tokens: each row uses the kernel for few tokens, which has one order of sums.
 pub fn multiply(
     pool: &mut Pool,
     isa: Isa,

@@ -28,7 +28,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans a graph. With `keep`, no buffer is reused, so that every value remains at the end.
+    /// Plans a graph. If `keep` is set, no buffer is reused, so that every value remains at the
+    /// end.
     pub fn new(graph: &Graph, keep: bool) -> Plan {
         let full = full_values(graph);
         let steps = steps(graph, &full);

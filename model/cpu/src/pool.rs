@@ -106,8 +106,8 @@ impl Pool {
         Pool { shared, threads }
     }
 
-    /// Makes threads spin for about half a millisecond before they sleep. This is used if steps
-    /// alternate with steps of another device.
+    /// Threads spin for about half a millisecond before they sleep. This is used if steps alternate
+    /// with steps of another device.
     pub fn spin_longer(&self) {
         self.shared.patience.store(16 * SPINS, Relaxed);
     }

@@ -52,7 +52,7 @@ pub struct Part<'a, X = &'a [f32]> {
 }
 
 impl<'a, X> Part<'a, X> {
-    /// The task with another type of input.
+    /// The task with a different type of input.
     pub fn with<Y>(self, x: Y) -> Part<'a, Y> {
         let Part { w, row, rows, x: _, tokens, bias, out, stride } = self;
         Part { w, row, rows, x, tokens, bias, out, stride }

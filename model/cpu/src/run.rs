@@ -31,7 +31,7 @@ pub struct Run<'a> {
     pub isa: Isa,
     /// Buffers for the rounded input of a product; `None` if everything is f32.
     pub rounded: Option<&'a mut Quantised>,
-    /// Whether the bits of a row must be independent of the batch.
+    /// Whether the results of a row must be independent of the batch.
     pub reproducible: bool,
     /// The rows from the previous stage.
     pub given: &'a [f32],

@@ -53,7 +53,7 @@ pub struct HostRunner {
     /// The buffers of the plan. They grow to the largest number of rows so far.
     buffers: Vec<Vec<f32>>,
     taps: HashMap<ValueId, ValueTap>,
-    /// Sums of squares of the inputs of products, if they are wanted.
+    /// Sums of squares of the inputs of products, if they were requested.
     observed: Option<Observed>,
     /// The previous stage, on another device, and the rows that it computed for the current pass.
     before: Option<Box<dyn Runner>>,
@@ -93,8 +93,8 @@ impl HostRunner {
         let spare = vec![State::new(&graph, kv, context)?];
         // Interleaved copies come last, since a model can run without them.
         if !options.precise && isa.has_words() {
-            // The copies add up in another order. So `reproducible` must not depend on whether they
-            // fit in memory.
+            // The copies add up in a different order. So `reproducible` must not depend on whether
+            // they fit in memory.
             if !weights.lay_out(&graph, &mut pool) && options.reproducible {
                 return Err(SessionError::Memory {
                     what: "the copies of the matrices that reproducible scores need".to_owned(),
@@ -251,7 +251,7 @@ impl HostRunner {
         }
         if let Some(mut state) = self.states.get_mut(slot).and_then(Option::take) {
             state.truncate(0);
-            // One state is kept for reuse. The memory of the others is freed.
+            // One state stays allocated for reuse. The memory of the others is freed.
             if self.spare.is_empty() {
                 self.spare.push(state);
             }

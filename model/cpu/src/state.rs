@@ -121,7 +121,7 @@ impl State {
         self.layers.iter().map(of).sum()
     }
 
-    /// Announces that several tokens will run in one pass. Makes a checkpoint if the last one is
+    /// Announces that several tokens will run in one pass. Saves a checkpoint if the last one is
     /// old enough.
     pub fn mark(&mut self) {
         let last = self.checkpoints.last().map_or(0, |c| c.len);
@@ -217,7 +217,7 @@ impl State {
     }
 
     /// Appends these tokens with the bytes of [`State::save`]. Returns `false`, without any change,
-    /// if the bytes have another size.
+    /// if the bytes have a different size.
     pub fn load(&mut self, tokens: &[u32], bytes: &[u8]) -> bool {
         let (first, rows) = (self.len, tokens.len());
         if self.tokens.len() != first {
@@ -305,7 +305,7 @@ impl State {
 #[cold]
 #[expect(clippy::panic, reason = "the builder makes a state of the kind that its operation uses")]
 fn other_kind() -> ! {
-    panic!("an operation uses a state of another kind")
+    panic!("an operation uses a state of a different kind")
 }
 
 fn zeros(name: &str, elems: usize) -> Result<Vec<f32>, SessionError> {

@@ -1,6 +1,6 @@
 //! Decodes weights to floats: a decoder for each block format, compiled from its description.
 //!
-//! [`FormatType`] turns a format of [`kjit_formats::format::ALL`] into a type, so that planes,
+//! [`FormatType`] converts a format of [`kjit_formats::format::ALL`] to a type, so that planes,
 //! shifts and biases are compile-time constants for [`Vector::codes`]. The results equal those of
 //! [`Format::decode`](kjit_formats::format::Format::decode) bit for bit.
 
@@ -198,8 +198,8 @@ fn decode_slowly(format: &Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The number of 2-byte floats that are loaded 32 at a time. GGUF is little-endian, so this is 0 on
-/// a big-endian CPU.
+/// The number of 2-byte floats that are loaded in groups of 32. GGUF is little-endian, so this is 0
+/// on a big-endian CPU.
 fn whole_halves(bytes: &[u8], out: &[f32]) -> usize {
     if cfg!(target_endian = "little") { out.len().min(bytes.len() / 2) / LANES * LANES } else { 0 }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// 0.76 GB (1B, Q4_0) 1.14, 1.2 GB (six layers of 8B) 1.18.
 const LAID_OUT: u64 = 1 << 30;
 
-/// Whether copies of this size are made, given the total memory (`None`: unknown). The free memory
-/// is not used: copies add up in another order, and every run must give the same tokens.
+/// Whether copies of this size are allowed, given the total memory (`None`: unknown). The free
+/// memory is not used: copies add up in a different order, and every run must give the same tokens.
 fn fits(bytes: u64, all: Option<u64>) -> bool {
     bytes <= LAID_OUT && all.is_some_and(|all| bytes <= all / 8)
 }
@@ -53,8 +53,8 @@ impl Weights {
             let bytes = w.bytes_of(w.experts * w.whole);
             if tensor.data.len() != bytes || tensor.ty.id != w.format.ggml_id {
                 return Err(ExecError::Device(format!(
-                    "tensor '{}' has {} bytes of {}, the graph expects {} of {}: the graph was \
-                     made from another file",
+                    "tensor '{}' has {} bytes of {}, the graph expects {} of {}: \
+                     the graph belongs to another file",
                     w.tensor,
                     tensor.data.len(),
                     tensor.ty.name,
@@ -86,10 +86,10 @@ impl Weights {
         Ok(Weights { file, places, vectors, interleaved, replaced: HashMap::new() })
     }
 
-    /// Makes interleaved copies of the matrices of products, on all threads. All are copied if
-    /// together they take at most [`LAID_OUT`] bytes and an eighth of the memory, otherwise none.
-    /// Matrices of experts and of single heads are not copied, nor matrices of encoders, which
-    /// process many tokens in one pass. Returns `false` if the allocation fails.
+    /// Creates interleaved copies of the matrices of products, on all threads. All are copied if
+    /// their total is at most [`LAID_OUT`] bytes and at most an eighth of the memory; if not, none
+    /// is copied. Matrices of experts and of single heads are not copied, nor matrices of encoders,
+    /// which process many tokens in one pass. Returns `false` if the allocation fails.
     pub fn lay_out(&mut self, graph: &Graph, pool: &mut Pool) -> bool {
         let products = graph
             .ops

@@ -1,4 +1,4 @@
-//! Rows of embeddings that stand in a prompt beside tokens: what an encoder makes of an image.
+//! Rows of embeddings in a prompt: the result of an encoder for an image.
 //!
 //! Each row has an id, as a token has one, above all ids of the vocabulary. So a prompt with images
 //! is a list of ids like any other, and the same image in a later prompt has the same ids: cached
@@ -75,7 +75,10 @@ impl ImageRows {
 #[non_exhaustive]
 pub enum ImageTableError {
     /// The number of elements is not a whole number of rows, or zero.
-    #[error("{elems} elements are no rows of {width}: the projector belongs to another model")]
+    #[error(
+        "{elems} elements are not a whole number of rows of {width}: \
+         the projector belongs to another model"
+    )]
     Width {
         /// Number of elements.
         elems: usize,
@@ -90,14 +93,14 @@ pub enum ImageTableError {
 #[derive(Default)]
 struct Inner {
     next: u32,
-    /// Images that are kept although no request uses them, the last used at the end.
+    /// Cached images that no request uses, the most recently used one last.
     kept: VecDeque<Arc<ImageRows>>,
     kept_elems: usize,
     by_first: BTreeMap<u32, Weak<ImageRows>>,
     by_key: HashMap<[u8; 32], u32>,
 }
 
-/// The rows of all images of a model. It keeps those that were used last.
+/// The rows of all images of a model. The most recently used images stay.
 pub struct ImageTable {
     width: usize,
     most_elems: usize,
@@ -106,7 +109,7 @@ pub struct ImageTable {
 }
 
 impl ImageTable {
-    /// A table of rows with `width` elements. It keeps up to `bytes` of rows that no request uses.
+    /// A table of rows with `width` elements. It caches up to `bytes` of rows that no request uses.
     pub fn new(width: usize, bytes: usize) -> ImageTable {
         let inner = Inner { next: FIRST_IMAGE_ID, ..Inner::default() };
         let (most_elems, bidirectional) = (bytes / size_of::<f32>(), false);
@@ -172,10 +175,10 @@ impl ImageTable {
         image.row(id).is_some().then_some(image)
     }
 
-    /// Adds the rows of an image, or returns those that are there under its key.
+    /// Adds the rows of an image, or returns the cached rows for its key.
     ///
     /// # Errors
-    /// The elements are no whole rows, or there are no ids left.
+    /// The elements are not whole rows, or no ids are left.
     pub fn add(&self, key: [u8; 32], rows: Vec<f32>) -> Result<Arc<ImageRows>, ImageTableError> {
         if let Some(there) = self.get(&key) {
             return Ok(there);
@@ -199,7 +202,8 @@ impl ImageTable {
 }
 
 impl Inner {
-    /// Makes an image the last used one, and forgets the oldest ones if there are too many.
+    /// Marks an image as the most recently used one, and drops the oldest ones if there are too
+    /// many.
     fn keep(&mut self, image: &Arc<ImageRows>, most: usize) {
         match self.kept.iter().position(|kept| Arc::ptr_eq(kept, image)) {
             Some(at) => drop(self.kept.remove(at)),

@@ -170,8 +170,8 @@ pub trait Runner: Any + Send {
     }
 
     /// Sets what [`Runner::read_page`] returns, after the slot's first `at` pages. `tokens` are the
-    /// page's. Returns `false`, without any change, if `bytes` has another size or there is no
-    /// room.
+    /// tokens of the page. Returns `false`, without any change, if `bytes` has a different size or
+    /// there is no room.
     ///
     /// # Errors
     /// A device fault.
@@ -202,7 +202,7 @@ pub trait Runner: Any + Send {
 /// may add and remove sequences, but the slots of a launched step only after it was collected.
 pub trait StepAhead {
     /// Launches a step. Each task wants [`Want::Nothing`](super::Want) or
-    /// [`Want::Choose`](super::Want), and its sampler takes logits as they are. A task whose only
+    /// [`Want::Choose`](super::Want), and its sampler does not change logits. A task whose only
     /// token is [`CHOSEN`](super::CHOSEN) continues with the token that the last launched step
     /// chooses for its sequence.
     ///

@@ -164,7 +164,7 @@ pub enum ErrorKind {
         /// Name of the key.
         key: String,
     },
-    /// A key has another type than required.
+    /// A key has a different type than required.
     #[error("metadata key {} (byte {at}) is {found}, expected {want}", QuotedText(key))]
     WrongType {
         /// Name of the key.

@@ -6,8 +6,8 @@ use super::metadata::Entry;
 use super::value::{Array, Strings, Value};
 
 /// Typed getters. If the key is missing, `require_*` and the plain array getters return an error,
-/// and `opt_*` return `None`. All return an error if the value has another type or is out of range.
-/// Integers may be stored in any integer type of GGUF.
+/// and `opt_*` return `None`. All return an error if the value has a different type or is out of
+/// range. Integers may be stored in any integer type of GGUF.
 impl Gguf {
     /// The raw value; `None` if there is no such key.
     pub fn value(&self, key: &str) -> Option<Value<'_>> {

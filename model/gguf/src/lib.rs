@@ -12,7 +12,7 @@
 //!
 //! A folder of safetensors opens as if it were a GGUF file ([`crate::folder`]).
 //!
-//! The layout is that of ggml's `docs/gguf.md`.
+//! The layout follows ggml's `docs/gguf.md`.
 //!
 //! ```no_run
 //! use kjit_gguf::Gguf;
@@ -361,7 +361,7 @@ impl Gguf {
     /// kjit's block formats.
     ///
     /// # Errors
-    /// The error names the first tensor of another type, and its type.
+    /// The error names the first tensor of a different type, and its type.
     pub fn require_types(&self, usable: impl Fn(TypeId) -> bool) -> Result<(), Error> {
         match self.tensors.iter().find(|t| t.bytes().is_none() || !usable(t.ty())) {
             None => Ok(()),

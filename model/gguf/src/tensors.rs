@@ -25,7 +25,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Creates the entry of a tensor in a file of another format. The tensor has one to four
+    /// Creates the entry of a tensor in a file of a different format. The tensor has one to four
     /// dimensions, and the caller has checked that `bytes` at `at` are in the file.
     pub(crate) fn placed(name: &str, dims: &[u64], ty: u32, bytes: u64, at: u64) -> TensorInfo {
         let mut all = [1; 4];

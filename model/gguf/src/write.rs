@@ -17,7 +17,7 @@ pub struct NewTensor {
     pub bytes: Vec<u8>,
 }
 
-/// A tensor that [`write()`] is to write.
+/// A tensor for [`write()`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedTensor {
     /// The name.

@@ -22,9 +22,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Maximum number of experts that are being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. This
-/// number keeps the loader busy during a token, and the CPU computes only a few more experts
-/// meanwhile.
+/// Maximum number of experts that are being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. With
+/// this number the loader is busy during a token, and the CPU computes only a few more experts.
 const MAX_LOADING: usize = 16;
 /// An expert replaces another expert if it was chosen at least 25 % more often and at least this
 /// number of times more.

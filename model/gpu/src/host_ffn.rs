@@ -24,8 +24,8 @@ const COPIES: usize = 4;
 /// Rounds in which CPU and copies run at the same time. The best round is used. Single rounds gave
 /// 57 to 67 GB/s on one machine.
 const ROUNDS: usize = 2;
-/// Minimum bytes of the parts that the CPU is timed with, if the model has so many: more than any
-/// L3 cache.
+/// Minimum bytes of the parts with which the CPU is timed, if the model has that many: more than
+/// any L3 cache.
 const MIN_TIMED_BYTES: u64 = 1 << 30;
 /// The CPU computes parts only if the estimated time is at most this fraction of the time without
 /// it. The CPU rounds hidden states to eight bits, so tokens may differ from the device's tokens.

@@ -481,7 +481,7 @@ impl LoadedPlan {
         launch::launch(&self.stream, kernel, &shape, &args)
     }
 
-    /// Gathers the part of this device and those of other processes with the vendor's library.
+    /// Gathers the partial rows of this device and of other processes with the vendor's library.
     fn gather(
         &self,
         program: &Program,

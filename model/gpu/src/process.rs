@@ -69,7 +69,7 @@ impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// The child ended, or said nothing for `patience`, as text. [`Process::end`] says how it
+    /// The child ended, or printed nothing for `patience`, as text. [`Process::end`] says how it
     /// ended.
     pub fn exchange(
         &mut self,

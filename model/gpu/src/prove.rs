@@ -1,4 +1,4 @@
-//! Runs the kernels' cases on a device and compares the results with the oracle's.
+//! Runs the kernels' cases on a device and compares the results with the oracle.
 
 use super::launch;
 use super::process::Process;
@@ -65,7 +65,7 @@ enum ChildRequest {
 pub(super) enum ChildResponse {
     Ready,
     Right,
-    /// The result is outside the tolerance of the case, and within that of proofs.
+    /// The result is outside the tolerance of the case, but within the tolerance of proofs.
     Near(String),
     /// The case was not run, for this reason.
     NotRun(String),
@@ -151,7 +151,7 @@ pub(super) fn run_each(
     Ok(verdicts)
 }
 
-/// Starts a child and waits until it has made the cases.
+/// Starts a child and waits until it has created the cases.
 fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<ChildResponse>, String> {
     let mut process = Process::start(spawn())?;
     match process.exchange(&ChildRequest::Begin, START) {

@@ -1,5 +1,5 @@
 //! Runs the kernels of a model's plan on a device, each at its own shapes, and compares the results
-//! with the oracle's. One more case tries FP16.
+//! with the oracle. One more case tries FP16.
 
 use super::launch;
 use super::measure::LoadedCase;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub enum KernelVerdict {
     /// The result is within the tolerance of the kernel's cases.
     Right,
-    /// The result is outside that tolerance, and within that of proofs at the first start.
+    /// The result is outside that tolerance, but within the tolerance of proofs at the first start.
     Near(String),
     /// Any other result, a fault, or a kernel that does not compile.
     Wrong(String),
@@ -61,7 +61,7 @@ pub(super) fn rows_of(spec: &Spec) -> usize {
     spec.timed_at(0).tokens.min(TOKENS)
 }
 
-/// A kernel to run, with the spec that its case is made from.
+/// A kernel to run, with the spec of its case.
 struct Item {
     name: String,
     job: Job,
@@ -142,7 +142,8 @@ pub fn serve(
     answers: impl Write,
 ) -> std::io::Result<()> {
     let items = items(plan).map_err(std::io::Error::other)?;
-    // Cases are made one at a time, because those of a large model do not fit in memory together.
+    // Cases are created one by one, because the cases of a large model do not fit in memory
+    // together.
     let shared = Arc::default();
     serve_each(questions, answers, &mut |i| {
         Some(answer(engine, device, &plan.target, items.get(i)?, &shared))

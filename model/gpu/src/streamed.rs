@@ -37,7 +37,7 @@ pub(super) struct Repacker {
 }
 
 impl Repacker {
-    /// Repacks rows from the file's layout to the device's, in stream order.
+    /// Repacks rows from the layout of the file to the layout of the device, in stream order.
     pub fn launch(
         &self,
         stream: &Stream,

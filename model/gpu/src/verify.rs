@@ -35,7 +35,7 @@ const SEED: u64 = 0x6b6a_6974;
 /// a correct kernel. Over the sizes of all models, some results are slightly outside the cases'
 /// tolerances (1.1e-4 of the norm, with 1e-4 allowed).
 pub(super) const BOUNDS: f64 = 16.0;
-/// The most threads that make cases: a model has a few dozen cases.
+/// Maximum number of threads that create cases: a model has a few dozen cases.
 const THREADS: usize = 16;
 const RIGHT: &str = "right";
 
@@ -175,7 +175,7 @@ impl<'e> Proofs<'e> {
     ///
     /// # Errors
     /// [`SessionError::Wrong`] for the first kernel with wrong results; the rest of this variant is
-    /// skipped. Also a kernel that does not compile or load, and a lost device.
+    /// skipped. A kernel that does not compile or load, and a lost device, are errors too.
     pub(super) fn load(
         &self,
         jobs: &[&Job],
@@ -258,7 +258,7 @@ impl<'e> Proofs<'e> {
         remarks
     }
 
-    /// Makes the cases of all jobs on several threads.
+    /// Creates the cases of all jobs on several threads.
     fn cases(&self, jobs: &[&Job]) -> Vec<PreparedCase> {
         let slots: Vec<Mutex<Option<PreparedCase>>> =
             jobs.iter().map(|_| Mutex::default()).collect();

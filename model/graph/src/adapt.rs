@@ -198,8 +198,8 @@ impl AdapterSlots {
     }
 }
 
-/// The factor that the pairs of an adapter share; it is not 0. B of a pair with another factor is
-/// multiplied.
+/// The factor that the pairs of an adapter share; it is not 0. B of a pair with a different factor
+/// is multiplied.
 pub fn unit(adapter: &Adapter) -> f32 {
     adapter.pairs.iter().map(|p| p.scale).find(|scale| *scale != 0.0).unwrap_or(1.0)
 }

@@ -170,7 +170,7 @@ impl<'a> Builder<'a> {
     /// Adds the matrix of this name. Its shape must match exactly.
     ///
     /// # Errors
-    /// The tensor is missing, has another shape, or has a format that kjit cannot decode.
+    /// The tensor is missing, has a different shape, or has a format that kjit cannot decode.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
         self.matrix_part(name, Part::all(rows), cols)
     }
@@ -360,7 +360,7 @@ impl<'a> Builder<'a> {
         ValueId(self.graph.values.len() as u32 - 1)
     }
 
-    /// Adds a value with the shape of another value.
+    /// Adds a value with the shape of a different value.
     pub(super) fn like(&mut self, name: String, x: ValueId) -> ValueId {
         let Value { slots, width, dtype, .. } = *self.graph.value(x);
         self.value(name, slots, width, dtype)

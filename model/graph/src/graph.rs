@@ -73,7 +73,7 @@ impl Graph {
         &self.states[id.0 as usize]
     }
 
-    /// The keys and values of an id; `None` if the state is of another kind.
+    /// The keys and values of an id; `None` if the state is of a different kind.
     pub fn kv(&self, id: StateId) -> Option<&Kv> {
         match &self.state(id).kind {
             StateKind::Kv(kv) => Some(kv),

@@ -45,7 +45,7 @@ impl Weight {
     /// Decodes a vector from its bytes in the file.
     ///
     /// # Errors
-    /// The number of bytes is not that of `out`'s elements.
+    /// `bytes` and `out` have different numbers of elements.
     pub fn decode_vector(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
         self.format.decode(bytes, out)?;
         if self.inverted {

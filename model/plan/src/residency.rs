@@ -1,6 +1,7 @@
-//! Chooses the layers whose weights stay resident, and those that are streamed in each pass.
+//! Chooses the layers whose weights stay resident. The weights of the other layers are streamed in
+//! each pass.
 //!
-//! Layers are streamed whole, and only as many as needed. They are in a *ring* of two staging
+//! Only whole layers are streamed, and only as many as needed. They are in a *ring* of two staging
 //! slots: while a layer is read from one slot, the next layer is copied into the other. A third
 //! slot would need a layer's memory without a gain: if copies take longer than steps, a copy is
 //! always running; if steps take longer, the next layer is always ready.

@@ -34,7 +34,7 @@ impl Imatrix {
     /// Reads a file of either format: GGUF, or the older binary format (`.dat`).
     ///
     /// # Errors
-    /// The file cannot be read, is damaged or of another kind, or contains numbers that are not
+    /// The file cannot be read, is damaged or of a different kind, or contains numbers that are not
     /// finite.
     pub fn read(path: &Path) -> Result<Imatrix, ImatrixError> {
         let fail = |why: String| ImatrixError { path: path.to_owned(), why };

@@ -355,7 +355,7 @@ fn welcome(
     twice.then(|| format!("two processes say that they are rank {rank} of {}", ranks.size))
 }
 
-/// Tells all ranks that the handshake failed.
+/// Sends all ranks a message that the handshake failed.
 fn refuse<T>(ranks: &Ranks, came: Vec<VerifiedRank>, why: String) -> Result<T, RanksError> {
     for mut known in came {
         // The peer may have closed the connection.

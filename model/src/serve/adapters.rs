@@ -41,7 +41,8 @@ pub(super) fn apply(
     }
 }
 
-/// Names of the adapters of these requests, each once. `opened` are those of the model's opening.
+/// Names of the adapters of these requests, each once. `opened` are the adapters with which the
+/// model was opened.
 pub(super) fn names<'a>(
     jobs: impl Iterator<Item = &'a ActiveRequest>,
     opened: &[String],

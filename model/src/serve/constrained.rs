@@ -1,4 +1,4 @@
-//! The constraint of a request, and its place in the scheduler's turns. The session feeds a chosen
+//! The constraint of a request, and its masks in the scheduler's steps. The session feeds a chosen
 //! token while a thread adds the token to the constraint and computes the next mask. If the logits
 //! are ready before the mask, the row of logits waits for it. The sequence then skips the next
 //! steps, and the other sequences continue.
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// A constraint that takes longer than this for a token does not delay a step, and it has separate
 /// threads.
 const SLOW_MASK: Duration = Duration::from_millis(20);
-/// Maximum time that a turn waits for the result whether constraints are complete. It usually takes
-/// some tens of µs. A sequence with a complete constraint is not part of the step.
+/// Maximum time that an iteration waits for the result whether constraints are complete. It usually
+/// takes some tens of µs. A sequence with a complete constraint is not part of the step.
 const MAX_COMPLETION_WAIT: Duration = Duration::from_millis(2);
 
 /// A constraint of a request.

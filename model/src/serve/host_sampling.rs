@@ -1,11 +1,11 @@
-//! Sampling on the host, for requests that ask for log probabilities or have a constraint.
+//! Sampling on the host, for requests with log probabilities or a constraint.
 
 use super::request::{Alternative, Failure, Logprobs};
 use super::running::ActiveRequest;
 use crate::sample::{Sampler, TokenMask};
 use crate::session::{SessionError, check_scores};
 
-/// Chooses the token at `position` from a row of logits, among those that the mask allows.
+/// Chooses the token at `position` from a row of logits, among the tokens that the mask allows.
 pub(super) fn choose(
     job: &ActiveRequest,
     sampler: &mut Sampler,

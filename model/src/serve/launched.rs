@@ -1,12 +1,12 @@
-//! Keeps a GPU one step ahead of the host: a step is launched while the one before runs, and the
-//! tokens of that one are then passed on while the device computes. A sequence needs no known token
-//! to go on, because the device has the token that it chose. Where an answer ends at a token that
-//! only its request knows (a stop token, a client that left), the launched step has computed one
-//! token more. This token is dropped when the step was collected, and until then the sequence keeps
+//! Runs a GPU one step ahead of the host: a step is launched while the previous one runs. The host
+//! passes on the previous step's tokens while the device computes. A sequence can continue without
+//! a known token, because the device has the token that it chose. Where an answer ends at a token
+//! that only its request knows (a stop token, a client that left), the launched step has computed
+//! one token more. This token is dropped when the step is collected; until then the sequence has
 //! its slot.
 //!
 //! Requests whose tokens need the host (constraints, log probabilities, penalties, biases) stop
-//! this for all: then each step waits for the one before.
+//! this for all: then each step waits for the previous one.
 
 use super::deliver_tokens::hand_out;
 use super::device_decode::MAX_AHEAD_ANSWERS;
@@ -85,7 +85,7 @@ impl Worker {
         self.collect(step)
     }
 
-    /// Launches a step of all sequences that can go on. `None` if there is none.
+    /// Launches a step of all sequences that can continue. `None` if there is none.
     fn launch(&mut self) -> Result<Option<LaunchedStep>, SessionError> {
         let start = Instant::now();
         let take = self.compose();

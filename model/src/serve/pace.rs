@@ -10,8 +10,9 @@ const CHANGE: f64 = 1.25;
 /// The share of the target that a step aims at, because times vary by some percent.
 const AIM: f64 = 0.9;
 
-/// Keeps the time of a step near a target. The largest budget for this target gives prompts the
-/// most throughput, because products of many rows are faster.
+/// Adjusts the number of prompt tokens of a step so that its time is near a target. The largest
+/// budget for this target gives prompts the most throughput, because products of many rows are
+/// faster.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     target: Duration,

@@ -81,12 +81,12 @@ impl std::fmt::Debug for Owner {
 /// The tokens that end an answer. The sink also gets the ending token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Stop {
-    /// The tokens that end a turn: [`crate::Session::end_ids`].
+    /// The tokens that end an assistant's message: [`crate::Session::end_ids`].
     #[default]
     EndOfTurn,
     /// These tokens only.
     Ids(Vec<u32>),
-    /// No token ends the answer: it continues past the end of a turn.
+    /// No token ends the answer: it continues past the end of a message.
     Never,
 }
 
@@ -107,7 +107,7 @@ pub struct Request {
     /// Whether tokens may be drafted from repetitions in prompt and answer. The answer is the same
     /// up to near-ties.
     pub lookup: bool,
-    /// The client. Waiting clients are served in turns.
+    /// The client. Waiting clients are served round robin.
     pub client: Option<String>,
     /// The client's share: a client with weight 2 may have twice as many running requests as one
     /// with weight 1 before the other's turn comes first. 0 counts as 1.
@@ -135,7 +135,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A greedy answer that ends with the turn or when the context is full.
+    /// A greedy answer that ends with the message or when the context is full.
     pub fn new(tokens: Vec<u32>, sink: EventSink) -> Request {
         Request {
             tokens,
@@ -248,7 +248,9 @@ pub struct Usage {
 #[non_exhaustive]
 pub enum Refused {
     /// The queue is full.
-    #[error("{waiting} requests are waiting already: try again in {} s", retry_after.as_secs().max(1))]
+    #[error(
+        "{waiting} requests are waiting already: try again in {} s"
+    , retry_after.as_secs().max(1))]
     QueueFull {
         /// Number of waiting requests.
         waiting: usize,
@@ -286,13 +288,13 @@ pub enum Refused {
         most: usize,
     },
     /// The model is an encoder.
-    #[error("architecture '{arch}' is an encoder: it makes embeddings, not text")]
+    #[error("architecture '{arch}' is an encoder: it computes embeddings, not text")]
     Encoder {
         /// `general.architecture`.
         arch: String,
     },
     /// The model is not an encoder.
-    #[error("architecture '{arch}' makes text, not embeddings: serve an encoder")]
+    #[error("architecture '{arch}' generates text, not embeddings: serve an encoder")]
     NoEncoder {
         /// `general.architecture`.
         arch: String,
@@ -306,7 +308,10 @@ pub enum Refused {
         adapters: usize,
     },
     /// More adapters than the model has places for.
-    #[error("{given} adapters were asked for, {slots} at once are possible (--max-loras)")]
+    #[error(
+        "{given} adapters were requested, \
+         but at most {slots} can be used at the same time (--max-loras)"
+    )]
     AdapterSlots {
         /// Number of different adapters.
         given: usize,

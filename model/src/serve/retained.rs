@@ -49,8 +49,8 @@ impl RetainedSequences {
         self.all.iter().map(|one| one.tokens.len()).sum()
     }
 
-    /// Retains a sequence that ended with `tokens`. A sequence whose tokens are a prefix of
-    /// another's is redundant. Redundant sequences are returned, and the caller must remove them.
+    /// Retains a sequence that ended with `tokens`. A sequence whose tokens are a prefix of another
+    /// sequence is redundant. Redundant sequences are returned, and the caller must remove them.
     pub fn keep(&mut self, owner: Owner, id: SequenceId, tokens: Vec<u32>) -> Vec<SequenceId> {
         if self.of(owner).any(|(_, one)| common(&one.tokens, &tokens) == tokens.len()) {
             return vec![id];

@@ -33,7 +33,7 @@ pub(super) struct ActiveRequest {
     pub owner: Owner,
     pub adapters: Option<Vec<f32>>,
     pub loaded_adapters: Vec<ScaledAdapter>,
-    /// Keeps the rows of the prompt while the request may be computed again.
+    /// Holds the rows of the prompt's images while the request may be computed again.
     _images: Vec<Arc<ImageRows>>,
     pub usage: Usage,
     pub submitted: Instant,

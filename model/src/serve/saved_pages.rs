@@ -1,4 +1,4 @@
-//! Keys and values on disk, so that conversations go on after a restart.
+//! Keys and values on disk, so that conversations continue after a restart.
 //!
 //! A page is the keys and values of [`PageCount::POSITIONS`] tokens. Its key is a digest of
 //! everything that it depends on: this version of kjit, the model's content, the layout of keys and
@@ -32,7 +32,7 @@ pub struct SavedPages {
     model: Digest,
     /// Pages that are on disk or on their way, as far as this process knows.
     known: HashSet<[u8; 32]>,
-    /// Bytes of pages put since `known` was cleared, and the limit: a quarter of the disk's.
+    /// Bytes of pages put since `known` was cleared, and the limit: a quarter of the limit on disk.
     put: (u64, u64),
     /// Bytes that wait to be written.
     waiting: Arc<AtomicU64>,
@@ -55,8 +55,8 @@ impl Place {
 
 impl SavedPages {
     /// Opens or creates a folder of at most `bytes` bytes for a model in these files, which are
-    /// digested once. The least recently used pages are removed first. `say` gets later warnings,
-    /// such as that of a full disk.
+    /// digested once. The least recently used pages are removed first. `say` is called with later
+    /// warnings, for example about a full disk.
     ///
     /// # Errors
     /// One line: the folder cannot be used (it belongs to another user, or others may write to it),

@@ -39,8 +39,8 @@ pub struct SchedulerOptions {
     pub longest_mask: Duration,
     /// Reopens the session after a fault. `None`: the scheduler ends after a fault.
     pub reopen: Option<Reopen>,
-    /// Keeps pages of ended sequences on disk. Models with recurrent states, several devices, and a
-    /// GPU without pages of keys and values save nothing ([`Session::page_format`]).
+    /// Stores pages of ended sequences on disk. Models with recurrent states, several devices, and
+    /// a GPU without pages of keys and values save nothing ([`Session::page_format`]).
     ///
     /// [`Session::page_format`]: crate::Session::page_format
     pub saved_pages: Option<SavedPages>,
@@ -101,7 +101,7 @@ pub(super) struct Facts {
     pub n_vocab: usize,
     pub slots: usize,
     pub bytes_per_token: u64,
-    /// Tokens that end a turn.
+    /// Tokens that end an assistant's message.
     pub end_ids: Vec<u32>,
 }
 

@@ -25,7 +25,7 @@ type Client = Option<String>;
 /// client run by priority, and in the order of their arrival if that is equal.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Clients that have waiting requests, in the order of their turns.
+    /// Clients that have waiting requests, in round-robin order.
     clients: VecDeque<(Client, VecDeque<ActiveRequest>)>,
     len: usize,
 }

@@ -1,5 +1,5 @@
-//! The worker thread, which owns the session. Each turn it admits requests, runs a step, and
-//! publishes the status.
+//! The worker thread, which owns the session. In each iteration it admits requests, runs a step,
+//! and publishes the status.
 
 use super::Reopen;
 use super::SavedPages;
@@ -20,9 +20,9 @@ use crate::session::{Session, SessionError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum time that an idle turn waits.
+/// Maximum time that an idle iteration waits.
 const MAX_IDLE_WAIT: Duration = Duration::from_secs(1);
-/// Maximum time that a turn waits while all sequences wait for their constraints.
+/// Maximum time that an iteration waits while all sequences wait for their constraints.
 const MAX_MASK_WAIT: Duration = Duration::from_millis(100);
 
 /// The facts about this session's model.
@@ -170,7 +170,7 @@ impl Worker {
         self.shared.leave();
     }
 
-    /// Runs one turn. If it is the last one, returns the reason.
+    /// Runs one iteration. If it is the last one, returns the reason.
     fn turn(&mut self) -> Option<Refused> {
         let (embed, gone, renew) = {
             let mut inner = self.shared.lock();

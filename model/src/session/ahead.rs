@@ -11,9 +11,9 @@ impl Session {
 
     /// Appends tokens to sequences, as [`Session::step`], and returns before they are computed.
     /// [`Session::collect`] returns the tokens of the oldest launched step. The work wants nothing
-    /// or a chosen token, and the samplers take logits as they are. The single token [`CHOSEN`]
-    /// stands for the one that the last launched step chooses for its sequence. A sequence may be
-    /// removed only after its launched steps were collected.
+    /// or a chosen token, and the samplers do not change logits. The single token [`CHOSEN`] is a
+    /// placeholder for the token that the last launched step chooses for its sequence. A sequence
+    /// may be removed only after its launched steps were collected.
     ///
     /// # Errors
     /// As [`Session::step`]; the device takes no steps ahead. Nothing was launched then.

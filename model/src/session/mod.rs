@@ -102,7 +102,7 @@ pub struct Session {
     launched: VecDeque<Vec<SequenceId>>,
     /// Places for adapters that are loaded later.
     places: adapters::Places,
-    /// Rows of images that may stand in prompts.
+    /// Rows of images that prompts may contain.
     images: Option<Arc<ImageTable>>,
 }
 
@@ -149,7 +149,7 @@ impl Session {
     }
 
     /// The tokens that end a sequence in [`Session::decode`]. [`crate::Model`] sets the tokens that
-    /// end a turn; a session opened without a tokenizer has none.
+    /// end a message; a session opened without a tokenizer has none.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
     }

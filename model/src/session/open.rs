@@ -179,8 +179,8 @@ impl Session {
         one_gpu(options)?;
         not_reproducible(options, "a model on several devices")?;
         let share = shard_of_rank(&graph, ranks.rank, ranks.size);
-        // The message of tensor split names the option of one process. The split over processes is
-        // the same.
+        // The message of tensor split names the option of one process. The split over processes
+        // works in the same way.
         let wrong = |e: String| SessionError::Device(e.replace("--split tensor", "--split ranks"));
         let share = share.map_err(|e| wrong(e.to_string()))?;
         let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);

@@ -106,8 +106,8 @@ impl Session {
     }
 
     /// Appends a page of [`Session::read_page`] to a sequence that ends with a page. `tokens` are
-    /// its [`PageCount::POSITIONS`] tokens. Returns `false`, without any change, if the page has
-    /// another size or there is no room.
+    /// its [`PageCount::POSITIONS`] tokens. Returns `false`, without any change, if the page has a
+    /// different size or there is no room.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`]; a device fault.

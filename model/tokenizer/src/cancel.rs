@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Asks the work to stop.
+    /// Requests the work to stop.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

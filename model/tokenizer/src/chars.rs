@@ -67,8 +67,8 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     }
 }
 
-/// Code points below this are classified by a table (the whole BMP and the planes in use). Others
-/// are classified one by one.
+/// A table classifies the code points below this (the whole BMP and the planes in use). Others are
+/// classified one by one.
 const TABLE_END: u32 = 0x3_2400;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| (0..TABLE_END).map(class_of).collect());

@@ -2,8 +2,8 @@
 //!
 //! There are six algorithms: byte-level BPE (`gpt2`, and `gemma4` with raw UTF-8), SentencePiece
 //! (`llama`), its unigram model (`t5`), WordPiece (`bert`), RWKV's longest match, and PLaMo 2
-//! (`plamo2`). Ids equal those of llama.cpp, for which GGUF vocabularies are written, including
-//! bytes that are not UTF-8. If llama.cpp differs from a model's original tokenizer, kjit follows
+//! (`plamo2`). Ids equal llama.cpp's ids, for which GGUF vocabularies are written, including bytes
+//! that are not UTF-8. If llama.cpp differs from a model's original tokenizer, kjit follows
 //! llama.cpp.
 //!
 //! Time is linear in the length of the text, except for the merges of one very long word: n log n.
@@ -179,8 +179,8 @@ impl Tokenizer {
                 Algorithm::Bpe(Bpe::new(pre, &mut table, merges)?)
             }
             Kind::Spm => {
-                // Only a token of type unknown may represent bytes; the default id 0 may have
-                // another type.
+                // Only a token of type unknown may represent bytes; the default id 0 may have a
+                // different type.
                 let is_unknown = |id: &u32| {
                     attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0)
                 };

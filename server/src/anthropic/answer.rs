@@ -7,7 +7,7 @@ use crate::streamed::Format;
 use kjit_model::chat::{Part, ToolCall};
 use serde_json::{Map, Value, json};
 
-/// The event that keeps a silent connection open.
+/// The event that is sent during silence, so that proxies do not close the connection.
 pub const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
 /// Values of a request that its answer repeats or depends on.

@@ -1,4 +1,4 @@
-//! Reads messages of Anthropic's content blocks as turns.
+//! Reads messages that consist of Anthropic's content blocks.
 
 use crate::conversation::{Called, Turn};
 use crate::fields::Fields;
@@ -55,7 +55,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Each tool result becomes one turn. Text between results becomes a turn of the user.
+    /// Each tool result becomes one message. Text between results becomes a message of the user.
     fn user(&mut self, f: &mut Fields) -> Result<(), Refusal> {
         let (mut texts, mut images): (Vec<String>, Vec<MessageImage>) = (vec![], vec![]);
         let says = |texts: &mut Vec<String>, images: &mut Vec<MessageImage>| {
@@ -93,7 +93,8 @@ impl Turns {
     fn result(&mut self, block: &mut Fields) -> Result<(), Refusal> {
         let id = block.needed_text("tool_use_id")?;
         let content = text_of(block, "content")?;
-        // Templates have no field for this. The text of the result tells the model about the error.
+        // Templates have no field for this. The text of the result describes the error to the
+        // model.
         block.flag("is_error")?;
         block.ignore(&["cache_control"]);
         let name = self.called.get(&id).cloned();

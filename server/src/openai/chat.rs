@@ -98,7 +98,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     f.done()?;
     let follow = choice.follow(offered, form, parallel)?;
     ends.beside(&follow)?;
-    // All checks that do not need the model are made before it is loaded.
+    // All checks that do not need the model run before it is loaded.
     let loaded = service.model(at, None).await?;
     let conversation = Conversation { turns, tools, variables, ending };
     let ask = ConversationRequest {
@@ -208,8 +208,8 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     Ok(Turn { role, content, images, reasoning, calls, call_id, name })
 }
 
-/// Reads content: a string, or parts that are texts and images. Markers of images stand in the
-/// text.
+/// Reads content: a string, or parts that are texts and images. The text contains markers of
+/// images.
 fn content(f: &mut Fields) -> Result<(String, Vec<MessageImage>), Refusal> {
     let mut images = vec![];
     match f.take("content") {

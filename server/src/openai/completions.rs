@@ -31,7 +31,7 @@ const MAX_SCORES: i64 = 20;
 pub enum Text {
     /// A text, tokenised with the model's BOS token.
     Words(String),
-    /// Token ids, used as they are.
+    /// Token ids, used unchanged.
     Ids(Vec<u32>),
     /// Text before and after a gap.
     Gap(Box<InfillText>),

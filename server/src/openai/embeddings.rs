@@ -85,7 +85,7 @@ async fn vectors_of(
 /// size, which bounds the cost of long texts.
 const MAX_OF_TOKEN: usize = 128;
 
-/// Tokens of a text, cut to the context size. The token that ends a text is kept.
+/// Tokens of a text, cut to the context size. The token that ends a text stays.
 fn truncated(loaded: &Loaded, text: &str, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
     let room = loaded.context;
     let limit = Limit { most: None, cancel: cancel.clone() };
@@ -147,7 +147,7 @@ fn as_asked(dimensions: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Refus
     match (dimensions, vectors.first().map(Vec::len)) {
         (Some(asked), Some(made)) if asked != made => Err(Refusal::field(
             "dimensions",
-            format_args!("this model computes {made}, and they cannot be cut"),
+            format_args!("this model computes {made}, which cannot be shortened"),
         )),
         _ => Ok(()),
     }

@@ -113,7 +113,7 @@ impl CompletionScores {
         self.unknown(loaded, score.id, says, at);
         let mut top = Map::new();
         for other in score.logprobs.top.iter().take(most) {
-            // Two tokens may have the same text. The more likely one is kept.
+            // Two tokens may have the same text. The more likely one stays.
             top.entry(key(&bytes(loaded, other.id))).or_insert_with(|| json!(other.logprob));
         }
         // The chosen token is added to the alternatives, with its own value.

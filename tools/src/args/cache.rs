@@ -49,7 +49,7 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Remove entries: all, or those that the filters select
+    /// Remove all entries, or the entries that the filters select
     #[command(
         after_help = "Examples:\n  kjit cache clear\n  kjit cache clear --older 30d\n  kjit cache \
             clear --arch gfx906 --dry-run"
@@ -109,7 +109,7 @@ pub enum Cache {
     },
     /// Send entries to a registry, as a signed pack
     ///
-    /// The registry is asked by HTTPS, or by HTTP on this machine. $KJIT_REGISTRY_USER and
+    /// Requests use HTTPS, or HTTP if the registry is on this machine. $KJIT_REGISTRY_USER and
     /// $KJIT_REGISTRY_PASSWORD are its login.
     #[command(after_help = "Example:\n  kjit cache push oci://registry.example/kernels:gfx1100 \
                             --arch gfx1100 --sign key")]

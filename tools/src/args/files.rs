@@ -44,7 +44,7 @@ pub struct Inspect {
     /// List the model's operations, one per line
     #[arg(long, conflicts_with = "json")]
     pub graph: bool,
-    /// Context size for the memory estimate (default: the model's, at most 8192)
+    /// Context size for the memory estimate (default: the context size of the model, at most 8192)
     #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub context: Option<usize>,
     /// Type of stored keys and values for the memory estimate
@@ -121,7 +121,7 @@ pub struct Template {
     /// Read one array of messages per line, print one JSON string per line
     #[arg(long, required = true)]
     pub jsonl: bool,
-    /// Chat template (Jinja) that replaces the model's
+    /// Chat template (Jinja) to use instead of the model's template
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
 }

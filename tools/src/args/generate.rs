@@ -38,7 +38,7 @@ pub struct Run {
     /// Do not apply the chat template to the prompt
     #[arg(long)]
     pub raw: bool,
-    /// Chat template (Jinja) that replaces the model's
+    /// Chat template (Jinja) to use instead of the model's template
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub template: Option<PathBuf>,
     /// Start generation only when all kernels are compiled. Without this flag it starts with the

@@ -42,7 +42,7 @@ pub struct MoreSamplers {
     /// star. none: no text
     #[arg(long, value_name = "TEXT", value_parser = breaker, allow_hyphen_values = true)]
     pub dry_sequence_breaker: Vec<String>,
-    /// Dynamic temperature: the temperature lies within this range around --temp and follows the
+    /// Dynamic temperature: the temperature is within this range around --temp and follows the
     /// entropy; 0 means off
     #[arg(long, default_value_t = 0.0, value_parser = range(0.0..=2.0), value_name = "X", allow_negative_numbers = true)]
     pub dynatemp_range: f32,

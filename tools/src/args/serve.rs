@@ -63,8 +63,8 @@ pub struct Serve {
     /// Maximum number of concurrent sequences per model, each with its own context (default: 4)
     #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
     pub max_sequences: Option<usize>,
-    /// Folder in which keys and values of conversations are kept, so that they go on after a
-    /// restart. Each API key finds only its own
+    /// Folder for keys and values of conversations, so that they continue after a restart. Each API
+    /// key finds only its own
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub slot_save_path: Option<PathBuf>,
     /// Size limit of the folder of --slot-save-path; the least recently used pages are removed
@@ -93,8 +93,8 @@ pub struct Serve {
     /// times what other clients sent
     #[arg(long)]
     pub share_prefixes: bool,
-    /// Read control tokens (`<|im_end|>`) in messages of users and tools as plain text, so that no
-    /// message can end its turn or begin a new one
+    /// Read control tokens (`<|im_end|>`) in messages of users and tools as plain text, so that a
+    /// message cannot end itself or begin a new message
     #[arg(long)]
     pub literal_user_text: bool,
     /// Refuse requests with unknown fields (default: ignore the fields and name them in a header)
@@ -127,11 +127,11 @@ pub struct Serve {
     #[arg(long, default_value_t = 75, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub idle_timeout: u64,
     /// Seconds without a request until a model is unloaded; the next request loads it again. 0
-    /// means never, even if an Ollama client's keep_alive asks for it (default: 300 with several
+    /// means never, even if an Ollama client's keep_alive requests it (default: 300 with several
     /// models, never with one)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub idle_unload: Option<u64>,
-    /// Seconds for running requests to finish when the server is told to stop
+    /// Seconds for running requests to finish when the server gets a signal to stop
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub stop_timeout: u64,
     /// Seconds between SIGTERM and the stop. In this time /health answers 503, so that routers

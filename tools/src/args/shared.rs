@@ -22,11 +22,11 @@ pub struct Shared {
     /// Folder of compiled kernels (default: $KJIT_CACHE_DIR, else the user's cache folder)
     #[arg(long, global = true, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// Keep compiled kernels in memory only, and do not use the cache folder
+    /// Store compiled kernels in memory only, and do not use the cache folder
     #[arg(long, global = true, conflicts_with = "cache_dir")]
     pub no_cache: bool,
     /// Server of compiled kernels: its address (https://HOST/FOLDER). A kernel that is not in the
-    /// cache is asked for there, then compiled
+    /// cache is requested there, then compiled
     #[arg(long, global = true, value_name = "URL")]
     pub cache_remote: Option<Address>,
     /// Public key (64 hex digits) that must have signed the kernels of --cache-remote. May be given

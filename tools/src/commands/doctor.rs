@@ -161,7 +161,7 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
         ));
     }
     for warning in found.warnings() {
-        // `HSA_OVERRIDE_GFX_VERSION` makes a card run another architecture's code. It works for
+        // With `HSA_OVERRIDE_GFX_VERSION`, a card runs another architecture's code. It works for
         // some cards. If something fails, it is the most likely cause.
         match warning.starts_with("HSA_OVERRIDE_GFX_VERSION") {
             true => checks.push(Check::new("warning", false, warning)),
@@ -256,7 +256,7 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
         checks.push(Check::new(
             "AMD",
             false,
-            format!("a card is here and no HIP runtime: {install}"),
+            format!("this machine has an AMD card, but no HIP runtime: {install}"),
         ));
     }
     checks

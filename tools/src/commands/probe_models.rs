@@ -15,7 +15,7 @@ use std::time::Instant;
 /// The models by name, with their layers.
 const REAL: [(&str, u32); 3] =
     [("SmolLM2 135M Q4_1", 30), ("Llama 3.2 1B Q4_K_M", 16), ("Llama 3.1 8B Q4_K_M", 32)];
-/// The same tiny model with more layers, for devices that are too slow.
+/// Numbers of layers of the tiny model that slow devices measure instead.
 const MORE_LAYERS: [u32; 3] = [1, 2, 4];
 /// Maximum time of reading a model's weights once. A slower model is not measured.
 const MAX_READ_SECONDS: f64 = 0.25;

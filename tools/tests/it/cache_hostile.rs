@@ -196,7 +196,7 @@ fn newer_cache_format_is_preserved_and_named() {
     std::fs::create_dir_all(&newer).unwrap();
     std::fs::write(newer.join("entry"), "from the future").unwrap();
     let output = cache(&home, &["stat"]).assert().success().get_output().clone();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("also holds v2"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("also contains v2"));
     stdout(&mut cache(&home, &["clear"]));
     assert_eq!(std::fs::read_to_string(newer.join("entry")).unwrap(), "from the future");
     // A pack of the next format.

@@ -230,7 +230,8 @@ fn two_cards_of_different_families_match_host() {
         (
             "rocm:0,rocm:1",
             &["--host-ffn", "1"],
-            "--host-ffn needs exactly one GPU for the rest of the model: name one GPU with --device",
+            "--host-ffn needs exactly one GPU for the rest of the model: \
+             name one GPU with --device",
         ),
     ] {
         let line = failure(&asks(&mut both.command(), device).args(flags).output().unwrap());

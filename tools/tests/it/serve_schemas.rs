@@ -553,7 +553,8 @@ fn inputs_of_public_bug_reports_are_handled() {
         .good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
     // One seed: with an empty cache, then twice with a cached prefix.
     let body = json!({
-        "messages": [{ "role": "user", "content": "Name three fruits and say why you like them. Please." }],
+        "messages": [{ "role": "user", "content": "Name three fruits and say why you like them. \
+                                                   Please." }],
         "max_tokens": 24, "seed": 5
     });
     let said: Vec<Value> = (0..3)

@@ -1,5 +1,5 @@
 //! Parses the bodies of tool calls. A body that cannot be parsed is not a call, and the caller
-//! keeps it as text.
+//! treats it as text.
 
 use super::part::ToolCall;
 use serde::Deserialize;

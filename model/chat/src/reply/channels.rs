@@ -20,7 +20,7 @@ enum Section {
     /// JSON content. It is the last part of the answer and extends to its end.
     Rest,
     Reasoning,
-    /// A tool call. The header is kept in case the call is not valid.
+    /// A tool call. The header is stored in case the call is not valid.
     Call {
         name: String,
         header: String,

@@ -31,7 +31,7 @@ pub struct Tagged {
     section: Section,
     /// The markers around the current call.
     marks: (&'static str, Option<&'static str>),
-    /// White space before the current call. It is stored because the call may turn out to be text.
+    /// White space before the current call. It is stored because the call may be text.
     gap: String,
     /// The state of parsing the current call.
     body: Body,

@@ -288,7 +288,8 @@ fn template_memory_is_limited() {
     too_much("{{ ('&' * 30000000)|urlencode }}");
     too_much("{{ [1]|slice(10 ** 9)|list }}");
     too_much(
-        "{{ [1]|tojson(indent='a' * 1000000)|length }}{{ [[[[[1] * 50]]]]|tojson(indent='a' * 1000000) }}",
+        "{{ [1]|tojson(indent='a' \
+         * 1000000)|length }}{{ [[[[[1] * 50]]]]|tojson(indent='a' * 1000000) }}",
     );
     too_much("{{ range(100000)[::1]|list * 100 }}");
     // Memory that was freed is not counted.

@@ -1,4 +1,5 @@
-//! Reads rows of a table by token or by position. Rows of images replace those of tokens.
+//! Reads rows of a table by token or by position. Rows of images replace the rows of their
+//! placeholder tokens.
 
 use super::compute::Compute;
 use crate::Run;
@@ -13,8 +14,8 @@ impl Compute for Embed {
             if let Some(image) = images.iter().find_map(|image| image.row(row)) {
                 return out.copy_from_slice(image);
             }
-            // The lengths agree because the graph's checks make a row whole blocks. `feed` checked
-            // tokens and positions.
+            // The lengths agree because the graph checks that a row consists of whole blocks.
+            // `feed` checked tokens and positions.
             let decoded = w.format.decode(w.part(row as usize, 0, w.cols), out);
             debug_assert!(decoded.is_ok());
             if self.scale != 1.0 {

@@ -19,14 +19,14 @@ impl Compute for LinearAttention {
             let state = SharedMut::new(piece.state.recurrent(self.state));
             let tokens = at..at + piece.rows;
             host.pool.run(heads, &|head| {
-                // SAFETY: each task has another head, so the parts are disjoint.
+                // SAFETY: each task has a different head, so the parts are disjoint.
                 let s = unsafe { state.part(head * keys * values, keys * values) };
                 let mut corrected = vec![0.0; values];
                 for t in tokens.clone() {
                     let i = t * heads + head;
                     let key = |x: &'_ [f32], j: usize| x[i * keys + j];
                     let v = &v[i * values..][..values];
-                    // SAFETY: each task has another head, so the parts are disjoint.
+                    // SAFETY: each task has a different head, so the parts are disjoint.
                     let out = unsafe { out.part(i * values, values) };
                     out.fill(0.0);
                     corrected.fill(0.0);

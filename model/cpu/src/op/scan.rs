@@ -21,7 +21,7 @@ impl Compute for Scan {
             let groups = b_width / n;
             let state = SharedMut::new(state);
             host.pool.run(heads, &|head| {
-                // SAFETY: each task has another head, so the parts are disjoint.
+                // SAFETY: each task has a different head, so the parts are disjoint.
                 let h = unsafe { state.part(head * each, each) };
                 let a = if a.len() == heads { &a[head..=head] } else { &a[head * n..][..n] };
                 let from = head * groups / heads * n;
@@ -29,7 +29,7 @@ impl Compute for Scan {
                     let dt = dt[t * heads + head];
                     let (b, c) = (&b[t * b_width + from..][..n], &c[t * b_width + from..][..n]);
                     let x = &x[t * x_width + head * channels..][..channels];
-                    // SAFETY: each task has another head, so the parts are disjoint.
+                    // SAFETY: each task has a different head, so the parts are disjoint.
                     let out = unsafe { out.part(t * x_width + head * channels, channels) };
                     let whole = (dt * a[0]).exp();
                     for ((h, &x), out) in h.chunks_exact_mut(n).zip(x).zip(out) {

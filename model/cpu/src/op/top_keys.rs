@@ -22,7 +22,7 @@ impl Compute for TopKeys {
                             q[h * size..][..size].iter().zip(key).map(|(a, b)| a * b).sum();
                         w[h] * dot.max(0.0)
                     };
-                    // Adding 0.0 turns −0 into 0, so that both compare as equal.
+                    // Adding 0.0 changes −0 to 0, so that both compare as equal.
                     (0..heads).map(head).sum::<f32>() + 0.0
                 };
                 let seen = piece.first + t + 1;

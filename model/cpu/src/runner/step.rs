@@ -128,7 +128,7 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Makes a checkpoint of recurrent states before several tokens run in one pass, and every 256
+    /// Saves a checkpoint of recurrent states before several tokens run in one pass, and every 256
     /// tokens.
     fn mark(&mut self, slot: usize, first: usize, tokens: usize) {
         if (tokens > 1 || first.is_multiple_of(256))

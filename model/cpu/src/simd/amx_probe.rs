@@ -27,7 +27,7 @@ pub fn present() -> bool {
     *PRESENT.get_or_init(|| !is_off() && cpu_lists_tiles() && runs() && system_allows_tiles())
 }
 
-/// Whether `KJIT_AMX=off`. In this case no child process is made and nothing is requested.
+/// Whether `KJIT_AMX=off`. In this case no child process is started and nothing is requested.
 fn is_off() -> bool {
     std::env::var_os("KJIT_AMX").is_some_and(|v| v == "off")
 }
@@ -81,9 +81,9 @@ const SUCCESS: u32 = 1;
 
 /// Creates the child and waits for its end. Returns whether a child was created.
 fn run_child(ask: fn() -> bool, answer: &AtomicU32) -> bool {
-    // Signals are blocked before the child is made, so that the program's handlers (Ctrl-C) do not
-    // run in it, too. The child keeps them blocked; a fault with a blocked signal ends it. SAFETY:
-    // the signal sets are on this stack and are filled before they are read.
+    // Signals are blocked before the child is started, so that the program's handlers (Ctrl-C) do
+    // not run in it, too. The child keeps them blocked; a fault with a blocked signal kills it.
+    // SAFETY: the signal sets are on this stack and are filled before they are read.
     let before = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);

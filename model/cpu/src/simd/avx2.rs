@@ -363,7 +363,7 @@ unsafe impl Vector for Avx2 {
 }
 
 impl Avx2 {
-    /// 16-bit products, added in pairs, times a scale for each sixteen. The byte instruction
+    /// 16-bit products, added in pairs, times a scale for each group of 16. The byte instruction
     /// saturates at 16 bits, which 8-bit codes exceed.
     ///
     /// # Safety

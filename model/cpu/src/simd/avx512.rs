@@ -458,8 +458,8 @@ unsafe impl Vector for Avx512 {
     }
 }
 
-/// Writes 32 integers: their high bytes, their low bytes, and the negative sums of each four, times
-/// 8.
+/// Writes 32 integers: their high bytes, their low bytes, and the negative sums of each group of
+/// four, times 8.
 ///
 /// # Safety
 /// The CPU has AVX-512 with VNNI; half `part` of each third of the chunk is writable.

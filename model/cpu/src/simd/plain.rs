@@ -189,8 +189,8 @@ unsafe impl Vector for Plain {
                 let block = if in_second { second } else { first };
                 let mask = ((1u16 << plane.bits) - 1) as u8;
                 // SAFETY: a test of each format shows that the plane is in the block, and the
-                // caller guarantees a readable block: two bytes for single bits in order, else one
-                // byte for each of the sixteen.
+                // caller guarantees a readable block: two bytes for single bits in order, or one
+                // byte for each of the 16 codes.
                 unsafe {
                     if plane.run == 1 {
                         let bits = u16::from_le_bytes(block.add(at).cast::<[u8; 2]>().read());

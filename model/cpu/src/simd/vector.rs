@@ -141,7 +141,7 @@ pub unsafe trait Vector: Copy {
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8);
 
     /// Rounds 32 elements to 16-bit integers and writes them as [`Vector::place`] does. Returns the
-    /// scale and the sums of each sixteen.
+    /// scale and the sums of each group of 16.
     ///
     /// `x` must be valid for 32 elements, `chunk` for [`CHUNK_BYTES`].
     #[inline(always)]

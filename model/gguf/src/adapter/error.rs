@@ -38,7 +38,7 @@ pub enum AdapterError {
         /// Why kjit refuses it, and what to do.
         why: &'static str,
     },
-    /// The adapter was made for another architecture.
+    /// The adapter belongs to another architecture.
     #[error(
         "{}: the adapter is for architecture {}, the model has {}",
         QuotedText::path(path),
@@ -147,7 +147,7 @@ pub enum AdapterError {
         /// The model's tensor.
         tensor: String,
     },
-    /// The rank of a pair is larger than that of the places for adapters.
+    /// The rank of a pair is larger than the rank of the places for adapters.
     #[error(
         "{}: the pair of {} has rank {rank}, the server has room for rank {most}: start it with \
          --max-lora-rank {rank}",

@@ -30,7 +30,7 @@ pub const OUTPUT: &str = "output.weight";
 pub struct Adapter {
     /// The file or folder.
     pub path: PathBuf,
-    /// The file's or folder's name without its ending.
+    /// Name of the file or folder without its extension.
     pub name: String,
     /// The pairs, ordered by the name of their tensor; at least one.
     pub pairs: Vec<LowRank>,
@@ -91,9 +91,9 @@ impl Adapter {
     /// Reads an adapter for this base model.
     ///
     /// # Errors
-    /// The path is not an adapter, the adapter is of another kind (DoRA, for example) or of another
-    /// architecture, or a tensor is unknown, incomplete, of a wrong shape or not finite. The
-    /// message is one line that names the file and the tensor or key.
+    /// The path is not an adapter, the adapter is of a different kind (DoRA, for example) or of
+    /// another architecture, or a tensor is unknown, incomplete, of a wrong shape or not finite.
+    /// The message is one line that names the file and the tensor or key.
     pub fn open(path: impl AsRef<Path>, base: &Gguf) -> Result<Adapter, AdapterError> {
         let path = path.as_ref();
         let mut pairs = match path.is_dir() {

@@ -42,7 +42,7 @@ pub struct Config {
     pub ffn_bias: bool,
 }
 
-/// Maximum number of layers. Names are made for each layer.
+/// Maximum number of layers. Each layer has its names.
 const MAX_LAYERS: u32 = 10_000;
 
 /// Maximum number of heads, and of elements of a head.

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 /// Alignment of a tensor's data in bytes ([`crate::Tensor::data`]).
 const ALIGNMENT: u64 = 8;
 
-/// The files of a folder, from which a [`Gguf`](crate::Gguf) is made.
+/// The files of a folder, from which a [`Gguf`](crate::Gguf) is created.
 pub(crate) struct Folder {
     /// `config.json`.
     pub config: PathBuf,

@@ -138,7 +138,8 @@ pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error>
         }
         let n = files.len();
         let line = format!(
-            "{SINGLE_FILE} is used; the {n} files that model.safetensors.index.json lists are ignored"
+            "{SINGLE_FILE} is used; \
+             the {n} files that model.safetensors.index.json lists are ignored"
         );
         return Ok((vec![(whole, vec![])], Some(line)));
     }

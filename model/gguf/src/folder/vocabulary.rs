@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-/// Deserialises a merge, and stops early if the value has another structure.
+/// Deserialises a merge, and stops early if the value has a different structure.
 struct OneMerge;
 
 impl<'de> Visitor<'de> for OneMerge {
@@ -175,7 +175,7 @@ impl<'de> Entries<'de> for HashMap<String, u32> {
     }
 }
 
-/// The algorithm of a file. It is read first, because files of other algorithms have another
+/// The algorithm of a file. It is read first, because files of other algorithms have a different
 /// structure.
 #[derive(Deserialize)]
 struct ModelType {
@@ -609,7 +609,7 @@ fn roles(
             header.u32(&key(&format!("{role}_token_id")), id);
         }
     }
-    // In instruction models, a turn and a text end with different tokens.
+    // In instruction models, a message and a text end with different tokens.
     let stops: Vec<i32> = stops.iter().filter_map(|id| i32::try_from(*id).ok()).collect();
     if !stops.is_empty() {
         header.i32s(&key("eog_token_ids"), &stops);

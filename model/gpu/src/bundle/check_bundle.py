@@ -161,7 +161,7 @@ class Bundle:
         for i, entry in enumerate(self.manifest["code"]):
             where, b = entry["file"], (self.folder / entry["file"]).read_bytes()
             if hashlib.sha256(b).hexdigest() != entry["sha256"]:
-                self.say(where, "its SHA-256 is another")
+                self.say(where, "its SHA-256 differs")
             if self.manifest["arch"].startswith("sm_"):
                 continue  # a cubin has less metadata, and the manifest makes no claims about it
             try:

@@ -94,7 +94,7 @@ pub enum BundleError {
     /// No case matches the filter.
     #[error("no case's name contains '{0}'")]
     NoCase(String),
-    /// Cases cannot be made for the target.
+    /// Cases cannot be created for the target.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A kernel does not compile or load.

@@ -1,6 +1,6 @@
 //! Steps that are launched while the step before runs. The device finds its own tokens in the ring,
 //! so a step needs no result of the one before. Nothing here waits for the device, except the first
-//! step after work of another kind.
+//! step after work of a different kind.
 
 use super::GpuRunner;
 use super::step::last_of;
@@ -25,7 +25,7 @@ pub(super) struct LaunchedSteps {
     steps: VecDeque<LaunchedStep>,
     /// A step is being launched: words that no launched work uses are set without waiting.
     pub(super) launching: bool,
-    /// Work of another kind may be in flight, which uses any words.
+    /// Work of a different kind may be in flight, which uses any words.
     pub(super) unsettled: bool,
 }
 

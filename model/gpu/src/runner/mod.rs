@@ -403,8 +403,8 @@ impl GpuRunner {
         len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }
 
-    /// Makes a slot's states exactly the states of its first `len` tokens, whose ids are in the
-    /// ring. Recurrent states of other tokens are recomputed from the start.
+    /// Recomputes a slot's states until they are exactly the states of its first `len` tokens,
+    /// whose ids are in the ring. Recurrent states of other tokens are recomputed from the start.
     fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
         if self.reaches(slot, len) {
             return Ok(());

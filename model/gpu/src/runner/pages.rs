@@ -89,7 +89,7 @@ impl Pages {
         Some(changes)
     }
 
-    /// Keeps the pages of a slot's first `len` positions.
+    /// Releases all pages of a slot except those of its first `len` positions.
     pub fn truncate(&mut self, slot: usize, len: usize) {
         let Some(table) = self.tables.get_mut(slot) else { return };
         let gone = table.split_off(len.div_ceil(PAGE).min(table.len()));

@@ -44,14 +44,15 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Keeps the pages of a slot's first `len` positions.
+    /// Releases all pages of a slot except those of its first `len` positions.
     pub(super) fn keep_pages(&mut self, slot: usize, len: usize) {
         if let Some((pages, _)) = &mut self.pages {
             pages.truncate(slot, len);
         }
     }
 
-    /// Makes a slot's positions `first..end` writable. `false` if there are too few free pages.
+    /// Ensures that a slot can write positions `first..end`. `false` if there are too few free
+    /// pages.
     pub(super) fn make_place(
         &mut self,
         slot: usize,

@@ -73,8 +73,8 @@ impl GpuRunner {
         for a in devices {
             for b in devices.iter().filter(|b| !b.same(a)) {
                 if a.target() != b.target() {
-                    // The last bits of sums would differ between kinds of devices, and so would the
-                    // tokens.
+                    // The rounding of sums would differ between kinds of devices, so the tokens
+                    // could differ, too.
                     return Err(DevicesIncompatible::Link(format!(
                         "{} and {} are not of one kind",
                         a.label(),

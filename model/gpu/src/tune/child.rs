@@ -175,7 +175,7 @@ impl Child<'_> {
         Ok((subject.spec.with(Some(tuning)), tuning))
     }
 
-    /// Makes a variant current after checking it against the oracle. Returns the previous variant.
+    /// Selects a variant after checking it against the oracle. Returns the previous variant.
     fn put(&mut self, index: usize, spec: &str, tuning: &str) -> Outcome<Spec> {
         let (variant, _) = self.variant(index, spec, tuning)?;
         self.station(index)?;

@@ -235,7 +235,7 @@ impl Layer<'_, '_> {
         self.project_part(b, (name, name), x, Part::all(rows), cols)
     }
 
-    /// Some rows of a projection of one tensor, written to a value of another name.
+    /// Some rows of a projection of one tensor, written to a value of a different name.
     pub fn project_part(
         &self,
         b: &mut Builder<'_>,

@@ -44,7 +44,7 @@ const ARCH_FUNCTIONS: &[(&str, Build)] = &[
 ///
 /// # Errors
 /// The architecture is unknown (the error lists the known ones). Metadata or a tensor is missing,
-/// has another type or shape, or is out of range. A tensor is not used.
+/// has a different type or shape, or is out of range. A tensor is not used.
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let arch = gguf.architecture()?;
     let row = table::TABLE.iter().find(|facts| facts.arch == arch);

@@ -117,8 +117,8 @@ pub(super) fn link(
     Some(bytes)
 }
 
-/// Removes the stores of values that only packets carry. Their memory may already contain another
-/// value.
+/// Removes the stores of values that only packets carry. Their memory may already contain a
+/// different value.
 fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
     const RESULTS: [&str; 4] = ["y0", "y1", "y2", "y"];
     // The inputs that steps read from memory.

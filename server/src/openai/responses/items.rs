@@ -1,4 +1,4 @@
-//! Reads the items of a Responses conversation as turns.
+//! Reads the items of a Responses conversation as messages.
 
 use super::response_store::{Client, ResponseStore};
 use crate::conversation::{Called, Turn};
@@ -39,7 +39,7 @@ pub fn input(
     }
 }
 
-/// The turns of a conversation. The first `before` items belong to earlier responses.
+/// The messages of a conversation. The first `before` items belong to earlier responses.
 pub fn turns(
     instructions: Option<String>,
     items: &[Arc<Value>],
@@ -65,7 +65,7 @@ struct Turns {
     all: Vec<Turn>,
     /// Names of the called tools, by call id.
     called: HashMap<String, String>,
-    /// The turn of the assistant to which further items are added.
+    /// The assistant's message to which further items are added.
     open: Option<Turn>,
 }
 
@@ -95,7 +95,7 @@ impl Turns {
                 f.ignore(&["encrypted_content"]);
                 let text = if text.is_empty() { summary } else { text };
                 if !text.is_empty() {
-                    // A reasoning item begins a new turn.
+                    // A reasoning item begins a new message.
                     let spoke = |turn: &Turn| !turn.content.is_empty() || !turn.calls.is_empty();
                     if self.open.as_ref().is_some_and(spoke) {
                         self.close();
@@ -151,7 +151,7 @@ impl Turns {
         }
     }
 
-    /// The open turn of the assistant: consecutive reasoning, text and calls are one turn.
+    /// The open message of the assistant: consecutive reasoning, text and calls are one message.
     fn assistant(&mut self) -> &mut Turn {
         let begin = || Turn { role: "assistant".to_owned(), ..Turn::default() };
         self.open.get_or_insert_with(begin)
@@ -174,8 +174,8 @@ fn content(f: &mut Fields, name: &str) -> Result<String, Refusal> {
     content_with(f, name, None)
 }
 
-/// Reads content: a string, or parts that are texts, and images if they have a place. Markers of
-/// images stand in the text.
+/// Reads content: a string, or parts that are texts, and images if they have a place. The text
+/// contains markers of images.
 fn content_with(
     f: &mut Fields,
     name: &str,

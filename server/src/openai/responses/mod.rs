@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// The comment that keeps a silent stream open.
+/// A comment that is sent during silence, so that proxies do not close the connection.
 const KEEP_ALIVE_COMMENT: &str = ": \n\n";
 
 /// `POST /v1/responses`.
@@ -98,7 +98,8 @@ pub fn delete(service: &Service, caller: &Caller, id: &str) -> Result<Response, 
     }
 }
 
-/// `POST /v1/responses/{id}/cancel`: cancels a running response. A finished one stays as it is.
+/// `POST /v1/responses/{id}/cancel`: cancels a running response. A finished response is not
+/// changed.
 ///
 /// # Errors
 /// This client has no response with this id.
@@ -124,6 +125,7 @@ pub fn input_items(service: &Service, caller: &Caller, id: &str) -> Result<Respo
 
 fn unknown(id: &str) -> Refusal {
     let id: String = id.chars().take(100).collect();
-    let why = format!("no response '{}' is kept: they are kept for an hour", id.escape_debug());
+    let why = format!("response '{}' is not stored: \
+                       responses are stored for an hour", id.escape_debug());
     Refusal::unknown(why)
 }

@@ -34,7 +34,7 @@ pub fn export(
         bail!("nothing to export: no entry of the cache fits the filters");
     }
     std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let (mut all, mut written) = (0, 0);
     for source in &sources {
         let what = Export {

@@ -131,7 +131,7 @@ fn clear(
             (true, _) => writeln!(out, "; {records} of {there} records")?,
             (false, 0) => writeln!(out)?,
             (false, _) if !picker.all() => writeln!(out)?,
-            (false, n) => writeln!(out, "; kept {n} records (--records removes them too)")?,
+            (false, n) => writeln!(out, "; {n} records stay (--records removes them too)")?,
         }
     }
     if !packed.is_empty() {

@@ -90,7 +90,7 @@ impl Folder {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
         let name = format!("kjit-pack-{}-{now}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Fails if another user made it before.
+        // Fails if another user created it before.
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Folder(path))

@@ -107,8 +107,8 @@ pub fn stat(
     if let Some(home) = home.filter(|_| !stat.other_formats.is_empty()) {
         let others = stat.other_formats.join(", ");
         say(format_args!(
-            "note: {home} also holds {others}: entries of another version of kjit, which are \
-             left alone"
+            "note: {home} also contains {others}: \
+             entries of another version of kjit, which stay unchanged"
         ));
     }
     Ok(ExitCode::SUCCESS)

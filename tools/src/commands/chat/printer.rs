@@ -1,6 +1,6 @@
 //! Prints an answer on a terminal: lines are broken at words, and Markdown is shown with light
-//! emphasis. The text is not changed. Marks of Markdown are kept, because a mark may also be
-//! ordinary text.
+//! emphasis. The text is not changed. Marks of Markdown stay in the text, because a mark may also
+//! be ordinary text.
 
 use console::measure_text_width;
 use std::io::{self, Write};

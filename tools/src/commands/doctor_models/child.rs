@@ -1,5 +1,5 @@
-//! The child process of `kjit doctor --run MODEL`: it opens the model on one device, and a fault of
-//! the device ends it and not the parent.
+//! The child process of `kjit doctor --run MODEL`: it opens the model on one device. A fault of the
+//! device ends only the child.
 
 use super::protocol::{Ask, Back, Opened, SCORES, Said, Step, TOKENS, Tokens};
 use super::{options, plan_of};
@@ -218,7 +218,8 @@ fn step(row: &[f32]) -> Step {
     Step { id, best, deviation: square.sqrt() }
 }
 
-/// Generates tokens as `kjit run` does, and again from each token that is not the oracle's.
+/// Generates tokens as `kjit run` does, and again after each token that differs from the oracle's
+/// token.
 fn tokens(model: &mut Model, prompt: &[u32], want: &[u32]) -> Result<Tokens, SessionError> {
     let session = &mut model.session;
     let sequence = session.add(SampleOptions::default())?;
@@ -260,8 +261,8 @@ fn tokens(model: &mut Model, prompt: &[u32], want: &[u32]) -> Result<Tokens, Ses
     Ok(Tokens { ids, ..said })
 }
 
-/// Computes the scores after the prompt, goes on for some tokens, goes back, and computes them
-/// again.
+/// Computes the scores after the prompt, continues for some tokens, rolls back, and computes the
+/// scores again.
 fn back(model: &mut Model, prompt: &[u32]) -> Result<Back, SessionError> {
     let session = &mut model.session;
     let recurrent = session.graph().is_recurrent();

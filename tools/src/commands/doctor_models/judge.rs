@@ -73,7 +73,7 @@ fn within(error: f64, [right, near]: [f64; 2]) -> Verdict {
     }
 }
 
-/// Compares tokens with the oracle's.
+/// Compares tokens with the tokens of the oracle.
 pub fn tokens(got: &Tokens, oracle: &[Step]) -> Check {
     let check = |verdict, said| Check::new("tokens", verdict, said);
     if got.ids.len() != oracle.len() {
@@ -99,17 +99,18 @@ pub fn tokens(got: &Tokens, oracle: &[Step]) -> Check {
         Some((at, id, want)) => check(
             Verdict::Wrong,
             format!(
-                "{same} of {all} tokens are the CPU's; token {at} is {id}, and the CPU's is {want}"
+                "{same} of {all} tokens equal the CPU's tokens; \
+                 token {at} is {id}, but the CPU chose {want}"
             ),
         ),
         None if same == all => {
-            check(Verdict::Right, format!("{all} of {all} tokens are the CPU's"))
+            check(Verdict::Right, format!("{all} of {all} tokens equal the CPU's tokens"))
         }
         None => check(
             Verdict::Near,
             format!(
-                "{same} of {all} tokens are the CPU's; where others were chosen, scores differ by \
-                 at most {most:.3} deviations"
+                "{same} of {all} tokens equal the CPU's tokens; \
+                 at the others, scores differ by at most {most:.3} deviations"
             ),
         ),
     }

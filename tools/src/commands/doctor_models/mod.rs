@@ -1,4 +1,5 @@
-//! `kjit doctor --run MODEL…`: tests models on the devices that are here, against the precise CPU.
+//! `kjit doctor --run MODEL…`: tests models on the devices of this machine and compares them with
+//! the precise CPU.
 //!
 //! Each model is open in a child process for each device, and each kernel case runs in another one,
 //! so that a device that dies ends no more than one test.
@@ -30,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// The most tokens of a context, unless `-c` asks for more.
+/// The most tokens of a context, unless `-c` sets more.
 const CONTEXT: usize = 512;
 /// The fewest tokens of a context: a window of the perplexity.
 const MIN_CONTEXT: usize = 64;
@@ -83,7 +84,8 @@ struct Oracle {
 /// Tests all models on all devices.
 pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> {
     if let Some(context) = args.context.filter(|context| *context < MIN_CONTEXT) {
-        anyhow::bail!("-c {context} is too small: the tests need a context of {MIN_CONTEXT} tokens");
+        anyhow::bail!("-c {context} is too small: \
+                       the tests need a context of {MIN_CONTEXT} tokens");
     }
     let engine = engine::engine(shared);
     let (devices, notes) = devices(&engine, shared)?;
@@ -115,8 +117,7 @@ struct Place {
     target: Option<Result<Target, String>>,
 }
 
-/// The devices to test, and notes about those that are missing. A device that a flag names must
-/// exist.
+/// The devices to test, and notes about missing devices. A device that a flag names must exist.
 fn devices(engine: &Engine, shared: &Shared) -> anyhow::Result<(Vec<Place>, Vec<String>)> {
     let cpu = || Place { choice: DeviceChoice::Cpu, target: None };
     if shared.device == DeviceChoice::Cpu {
@@ -140,7 +141,7 @@ fn devices(engine: &Engine, shared: &Shared) -> anyhow::Result<(Vec<Place>, Vec<
     }
     all.retain(|place| place.choice == shared.device);
     if all.is_empty() {
-        // The engine's error lists the devices that are here.
+        // The engine's error lists the devices of this machine.
         engine.device(&shared.device.to_string())?;
         anyhow::bail!("--device {}: not here", shared.device);
     }
@@ -218,7 +219,7 @@ fn command(path: &Path, device: &str, precise: bool) -> Result<Command, String> 
     Ok(child)
 }
 
-/// Asks the child. A child that ends is a wrong answer.
+/// Sends a request to the child. A child that ends is a wrong answer.
 fn ask(child: &mut Option<Process<Said>>, ask: &Ask) -> Said {
     let Some(process) = child.as_mut() else {
         return Said::Refused("its process had ended".to_owned());

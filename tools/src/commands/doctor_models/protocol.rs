@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Tokens that are generated greedily.
 pub const TOKENS: usize = 32;
-/// Highest scores of the oracle that are kept for each token.
+/// Number of the oracle's highest scores that are stored for each token.
 pub const SCORES: usize = 8;
 
 /// A request.
@@ -15,12 +15,12 @@ pub enum Ask {
     Open,
     /// Generates [`TOKENS`] tokens with the scores of each, step by step.
     Oracle,
-    /// Generates [`TOKENS`] tokens as `kjit run` does. After a token that is not the oracle's, the
-    /// oracle's takes its place.
+    /// Generates [`TOKENS`] tokens as `kjit run` does. A token that differs from the oracle's token
+    /// is replaced by the oracle's token.
     Tokens(Vec<u32>),
     /// Computes the perplexity of a short text.
     Perplexity,
-    /// Computes scores, goes on, goes back, and computes the scores again.
+    /// Computes scores, continues, rolls back, and computes the scores again.
     Back,
     /// Computes the vectors of some texts.
     Vectors,
@@ -62,9 +62,9 @@ pub struct Opened {
     pub kernels: [u64; 2],
     /// Bytes of a GPU's memory by `inspect`'s estimate.
     pub estimate: Option<u64>,
-    /// Bytes of a GPU's memory by the driver: free before opening minus free after it.
+    /// Bytes of a GPU's memory that opening used, according to the driver.
     pub taken: Option<u64>,
-    /// Whether the model makes vectors and no text.
+    /// Whether the model is an encoder: it returns vectors, not text.
     pub encoder: bool,
 }
 

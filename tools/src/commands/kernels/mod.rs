@@ -1,4 +1,5 @@
-//! `kjit bench --kernels`: measures the resources and the speed of each kernel. Also `--tune`.
+//! `kjit bench --kernels`: measures the resources and the speed of each kernel. This includes
+//! `--tune`.
 
 mod device;
 mod resources;

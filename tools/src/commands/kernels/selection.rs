@@ -42,7 +42,8 @@ impl Filter {
 
 /// The plan of a model for a target, as in `run`.
 ///
-/// If this number of sequences is above 1, the plan has programs for up to so many sequences.
+/// If this number of sequences is above 1, the plan has programs for up to this number of
+/// sequences.
 pub fn plan_of(
     engine: &Engine,
     model: &Path,

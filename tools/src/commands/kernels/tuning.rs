@@ -155,12 +155,12 @@ fn outcome(t: &Tuned) -> String {
             )
         }
         Some((usual, best, chance)) => format!(
-            "the default is kept ({:.2} µs, the best other {:.2}, chance {:.2})",
+            "the default stays ({:.2} µs, the best other {:.2}, chance {:.2})",
             usual * 1e6,
             best * 1e6,
             chance * 1e6
         ),
-        None => "the default is kept".to_string(),
+        None => "the default stays".to_string(),
     };
     format!("{what}; {} variants{failed}", t.candidates.len())
 }

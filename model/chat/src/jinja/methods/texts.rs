@@ -190,7 +190,7 @@ fn needed<'v>(value: Option<&'v Value>, name: &str) -> Result<&'v str, Fault> {
     text(value, name).map(Option::unwrap_or_default)
 }
 
-/// A string in another case. It may have three times as many bytes.
+/// A string in a different case. It may have three times as many bytes.
 pub fn in_case(this: &str, name: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.bytes(this.len())?;
     Value::check_length(this.len() / 8, meter)?;
