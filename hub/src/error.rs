@@ -18,8 +18,8 @@ pub enum Error {
     },
     /// The model is not in the cache, and network access is off.
     #[error(
-        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to download, or run `kjit \
-         list` to see the downloaded models"
+        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: \
+         unset it to download, or run `kjit list` to see the downloaded models"
     )]
     Offline {
         /// The reference to the model.
@@ -37,8 +37,8 @@ pub enum Error {
     },
     /// The connection failed or was interrupted.
     #[error(
-        "cannot reach {host} ({why}), after {tries} tries: check the network, HTTPS_PROXY \
-         and HF_ENDPOINT"
+        "cannot reach {host} ({why}), after {tries} tries: \
+         check the network, HTTPS_PROXY and HF_ENDPOINT"
     )]
     Unreachable {
         /// Scheme, host name and port.
@@ -50,8 +50,8 @@ pub enum Error {
     },
     /// The host's certificate cannot be trusted.
     #[error(
-        "{host} has no trusted certificate ({why}): set SSL_CERT_FILE to a \
-         file of trusted certificates"
+        "{host} has no trusted certificate ({why}): \
+         set SSL_CERT_FILE to a file of trusted certificates"
     )]
     Certificate {
         /// Scheme, host name and port.
@@ -61,8 +61,8 @@ pub enum Error {
     },
     /// The transfer was interrupted in every try.
     #[error(
-        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): downloaded \
-         parts are kept; run the command again to resume"
+        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): \
+         downloaded parts are kept; run the command again to resume"
     )]
     Broken {
         /// The file.
@@ -76,8 +76,8 @@ pub enum Error {
     },
     /// The host sends less than the minimum rate.
     #[error(
-        "{file}: {host} sends {rate} per second, less than {least} over {seconds} s: try later, or \
-         allow a lower rate (--min-rate); downloaded parts are kept"
+        "{file}: {host} sends {rate} per second, less than {least} over {seconds} s: \
+         try later, or allow a lower rate (--min-rate); downloaded parts are kept"
     )]
     Slow {
         /// The file.
@@ -190,8 +190,8 @@ pub enum Error {
     },
     /// The digest of the content differs from the digest of the hub.
     #[error(
-        "{file}: {host} sent content with sha256 {got}, but the hub lists {want}: the download \
-         was discarded; try again, or check for a proxy"
+        "{file}: {host} sent content with sha256 {got}, but the hub lists {want}: \
+         the download was discarded; try again, or check for a proxy"
     )]
     Hash {
         /// The file.
@@ -205,8 +205,8 @@ pub enum Error {
     },
     /// The length of the content differs from the length at the hub.
     #[error(
-        "{file}: {host} has {got} bytes, but the hub lists {want}: try again, or check any \
-         proxy in between"
+        "{file}: {host} has {got} bytes, but the hub lists {want}: \
+         try again, or check any proxy in between"
     )]
     Length {
         /// The file.
@@ -220,8 +220,8 @@ pub enum Error {
     },
     /// The disk has too little free space.
     #[error(
-        "{file} needs {need} more, but {path} has {free} free: free some space, or set \
-         HF_HUB_CACHE to a folder with more; downloaded parts are kept"
+        "{file} needs {need} more, but {path} has {free} free: \
+         free some space, or set HF_HUB_CACHE to a folder with more; downloaded parts are kept"
     )]
     Room {
         /// The file.

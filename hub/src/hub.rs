@@ -251,8 +251,8 @@ impl Hub {
                     false => String::new(),
                 };
                 let there = format!(
-                    "it has {}; search for a repository with GGUF files, whose name often ends \
-                     with -GGUF{or}",
+                    "it has {}; search for a repository with GGUF files, \
+                     whose name often ends with -GGUF{or}",
                     listed(&listing.files)
                 );
                 Err(Error::NoFile { what, place, there })

@@ -105,8 +105,8 @@ impl Settings {
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.to_owned());
         if !(endpoint.starts_with("https://") || endpoint.starts_with("http://")) {
             let why = format!(
-                "is '{endpoint}', which does not begin with https:// or http://: unset it, or \
-                 name a hub"
+                "is '{endpoint}', which does not begin with https:// or http://: \
+                 unset it, or name a hub"
             );
             return Err(Error::Setting { variable: "HF_ENDPOINT", why });
         }

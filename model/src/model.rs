@@ -45,8 +45,8 @@ pub enum OpenError {
     },
     /// The vocabulary and the logits differ in size, so a token would have no text or no score.
     #[error(
-        "{path}: the vocabulary has {tokens} tokens, but the model has {scored} logits: convert \
-         the model again with its own tokenizer"
+        "{path}: the vocabulary has {tokens} tokens, but the model has {scored} logits: \
+         convert the model again with its own tokenizer"
     )]
     Vocabulary {
         /// The file.
@@ -340,8 +340,8 @@ fn on_device(
         if options.stream || options.memory.is_some() {
             let said = why.map_or(String::new(), |why| format!(" ({why})"));
             let error = format!(
-                "--memory and --stream need a GPU: on the CPU the weights stay in the mapped \
-                 file{said}"
+                "--memory and --stream need a GPU: \
+                 on the CPU the weights stay in the mapped file{said}"
             );
             return Err(OpenError::Cpu(SessionError::Device(error)));
         }
@@ -389,8 +389,8 @@ fn on_device(
     {
         let id = gpu.device().target.as_ref().map_or("", Target::id);
         remarks.push(format!(
-            "kjit has no entry for {id}: its kernels are compiled with the common properties of \
-             {row}'s family"
+            "kjit has no entry for {id}: \
+             its kernels are compiled with the common properties of {row}'s family"
         ));
     }
     remarks.extend(session.gpu().iter().flat_map(|gpu| gpu.remarks().iter().cloned()));

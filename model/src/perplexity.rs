@@ -23,8 +23,8 @@ pub enum PerplexityError {
     Session(#[from] SessionError),
     /// The text is shorter than one window.
     #[error(
-        "the text has {tokens} tokens, fewer than one window of {window}: use a longer text or a \
-         smaller -c"
+        "the text has {tokens} tokens, fewer than one window of {window}: \
+         use a longer text or a smaller -c"
     )]
     TooShort {
         /// Tokens of the text.

@@ -91,8 +91,8 @@ impl AdapterStore {
             return match replace {
                 true => Ok(()),
                 false => Err(Refusal::bad(format!(
-                    "the LoRA adapter '{name}' is already loaded: unload it first, or set \
-                     load_inplace"
+                    "the LoRA adapter '{name}' is already loaded: \
+                     unload it first, or set load_inplace"
                 ))),
             };
         }
@@ -147,8 +147,8 @@ fn name(f: &mut Fields, caller: &Caller) -> Result<String, Refusal> {
     }
     if !caller.loads_adapters {
         return Err(Refusal::foreign(
-            "LoRA adapters are loaded with API keys whose line in the key file has \
-             load-adapters=yes; without a key file, only on a server that listens on loopback",
+            "LoRA adapters are loaded with API keys whose line in the key file \
+             has load-adapters=yes; without a key file, only on a server that listens on loopback",
         ));
     }
     match &caller.adapters {

@@ -78,8 +78,8 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
         |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     if !codings.next().is_none_or(chunked) || codings.next().is_some() {
-        let why = "Transfer-Encoding: only 'chunked' is supported: send the body without other \
-            encodings";
+        let why = "Transfer-Encoding: only 'chunked' is supported: \
+            send the body without other encodings";
         return Err(Refusal::encoded(StatusCode::NOT_IMPLEMENTED, why));
     }
     let mut hosts = headers.get_all(header::HOST).iter();
@@ -115,8 +115,8 @@ pub fn plain_body(headers: &HeaderMap) -> Result<(), Refusal> {
         None => Ok(()),
         Some(coding) => {
             let why = format!(
-                "Content-Encoding: {coding:?}: a compressed body is not supported: send it \
-                 without compression"
+                "Content-Encoding: {coding:?}: \
+                 a compressed body is not supported: send it without compression"
             );
             Err(Refusal::encoded(StatusCode::UNSUPPORTED_MEDIA_TYPE, why))
         }

@@ -132,8 +132,8 @@ impl Origins {
     /// The origin or the host name is not accepted.
     pub fn check(&self, host: &str, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.loopback && !host.is_empty() && !is_loopback_name(host) {
-            let why = "this server accepts only the host names localhost and 127.0.0.1; to serve \
-                       other machines, use --host";
+            let why = "this server accepts only the host names localhost and 127.0.0.1; \
+                       to serve other machines, use --host";
             return Err(Refusal::foreign(why));
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
@@ -143,8 +143,7 @@ impl Origins {
             return Ok(());
         }
         Err(Refusal::foreign(
-            "requests from pages of other origins are refused; --cors ORIGIN \
-                              allows one",
+            "requests from pages of other origins are refused; --cors ORIGIN allows one",
         ))
     }
 

@@ -85,8 +85,8 @@ pub fn serve(mut options: Options) -> Result<End, ServeError> {
         options.limits.connections = fit;
         let cure = "raise the limit (ulimit -n, LimitNOFILE= of a service)";
         (options.say)(&format!(
-            "warning: this process may open {files} files: {fit} connections at once instead of \
-             {asked}; {cure}"
+            "warning: this process may open {files} files: \
+             {fit} connections at once instead of {asked}; {cure}"
         ));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -145,8 +145,8 @@ impl Loaded {
         streamed.iter().for_each(|streamed| (options.say)(&streamed.to_string()));
         let asked = &served.open;
         if streamed.is_some() && asked.adapter_slots.is_some() {
-            let line = "--max-loras needs all weights on the device: give it more --memory, or a \
-                        smaller model";
+            let line = "--max-loras needs all weights on the device: \
+                        give it more --memory, or a smaller model";
             return Err(NotLoaded { line: line.to_owned(), room: true });
         }
         let fewer = asked.fewer
@@ -388,8 +388,8 @@ impl Loaded {
                     return Ok((scheduler, Some(listed)));
                 }
                 Ok(_) => (options.say)(
-                    "embeddings: the GPU has no memory for a second copy of the model, so the \
-                     CPU computes them",
+                    "embeddings: the GPU has no memory for a second copy of the model, \
+                     so the CPU computes them",
                 ),
                 Err(error) => (options.say)(&format!("embeddings: {error}: the CPU computes them")),
             }

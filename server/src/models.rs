@@ -382,8 +382,7 @@ impl Models {
                     let name = name(at);
                     (options.say)(&format!("{name} cannot be loaded: {why}"));
                     let why = format!(
-                        "'{name}' does not fit in memory beside the models in use: \
-                        {why}"
+                        "'{name}' does not fit in memory beside the models in use: {why}"
                     );
                     self.put(at, Err(Refusal::unavailable(10, why)));
                 }

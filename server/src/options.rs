@@ -322,8 +322,8 @@ impl Options {
             return Ok(());
         }
         Err(format!(
-            "without a key, everyone who can reach {} could use the server: give --api-key-file \
-             FILE, or --allow-anyone to allow this",
+            "without a key, everyone who can reach {} could use the server: \
+             give --api-key-file FILE, or --allow-anyone to allow this",
             self.host
         ))
     }

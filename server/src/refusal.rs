@@ -63,8 +63,8 @@ impl Refusal {
     pub fn too_long(prompt: usize, answer: Option<usize>, context: usize) -> Refusal {
         let answer = answer.map_or(String::new(), |n| format!(" and an answer of at least {n}"));
         let message = format!(
-            "the prompt has {prompt} tokens{answer}, the context has room for {context}: shorten \
-             the prompt"
+            "the prompt has {prompt} tokens{answer}, the context has room for {context}: \
+             shorten the prompt"
         );
         Refusal {
             code: Some("context_length_exceeded"),
@@ -76,8 +76,8 @@ impl Refusal {
     /// 400: a prompt is too long. It was not counted to its end.
     pub fn longer(least: usize, context: usize) -> Refusal {
         let message = format!(
-            "the prompt has at least {least} tokens, the context has room for {context}: shorten \
-             the prompt"
+            "the prompt has at least {least} tokens, the context has room for {context}: \
+             shorten the prompt"
         );
         Refusal { message, ..Refusal::too_long(least, None, context) }
     }
@@ -89,8 +89,8 @@ impl Refusal {
 
     /// 401: no valid key.
     pub fn no_key() -> Refusal {
-        let why = "this server wants its API key: send the header 'Authorization: Bearer KEY' \
-            or 'x-api-key: KEY'";
+        let why = "this server wants its API key: \
+            send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
         Refusal { code: Some("invalid_api_key"), ..Refusal::new(StatusCode::UNAUTHORIZED, why) }
     }
 

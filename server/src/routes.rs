@@ -229,15 +229,13 @@ fn preflight(headers: &HeaderMap) -> Response {
 }
 
 /// Headers that are allowed if the browser does not name any.
-const CLIENTS_HEADERS: &str = "authorization, content-type, accept, x-request-id, x-api-key, \
-    api-key, openai-beta, openai-organization, \
+const CLIENTS_HEADERS: &str = "authorization, content-type, \
+    accept, x-request-id, x-api-key, api-key, openai-beta, openai-organization, \
     openai-project, anthropic-beta, anthropic-version, anthropic-dangerous-direct-browser-access, \
-    http-referer, x-title, traceparent, tracestate, \
-    x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, \
-    x-stainless-helper-method, x-stainless-lang, \
-    x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, \
-    x-stainless-retry-count, x-stainless-runtime, \
-    x-stainless-runtime-version, x-stainless-timeout";
+    http-referer, x-title, traceparent, tracestate, x-stainless-arch, \
+    x-stainless-async, x-stainless-custom-poll-interval, x-stainless-helper-method, \
+    x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, \
+    x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout";
 
 /// Whether the text is a list of header names and nothing else.
 fn names_headers(value: &HeaderValue) -> bool {
@@ -346,8 +344,8 @@ async fn slots(State(service): AppState) -> Response {
 
 async fn slot_action() -> Response {
     Refusal::bad(
-        "slots are not saved, restored or erased by requests: with --slot-save-path the server \
-         saves and restores conversations itself",
+        "slots are not saved, restored or erased by requests: \
+         with --slot-save-path the server saves and restores conversations itself",
     )
     .response(Dialect::OpenAi)
 }

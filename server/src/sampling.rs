@@ -127,8 +127,8 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
         Refusal::field(
             "logit_bias",
             format_args!(
-                "give an object of at most {MAX_BIASES} token ids, each with a number from \
-                 -100 to 100"
+                "give an object of at most {MAX_BIASES} token ids, \
+                 each with a number from -100 to 100"
             ),
         )
     };

@@ -38,8 +38,8 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["-dev", "-mg", "--main-gpu"], "give --device cuda:N or rocm:N (`kjit devices` lists them)"),
     (
         &["-ts", "--tensor-split", "-sm", "--split-mode"],
-        "give the devices (--device cuda:0,cuda:1) and --split layers or --split tensor; shares \
-         go by memory",
+        "give the devices (--device cuda:0,cuda:1) and --split layers or --split tensor; \
+         shares go by memory",
     ),
     (&["--verbose-prompt"], "`kjit template` shows the prompt that a chat template makes"),
 ];
@@ -52,8 +52,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["ls"],
-        "`kjit list` lists the downloaded models, `kjit ps` the running servers (`kjit cache list`: \
-         compiled kernels)",
+        "`kjit list` lists the downloaded models, \
+         `kjit ps` the running servers (`kjit cache list`: compiled kernels)",
     ),
     (&["show", "info"], "`kjit inspect MODEL` shows a model file"),
     (&["download", "get", "fetch"], "`kjit pull hf:ORG/REPO:QUANT` fetches a model"),

@@ -93,8 +93,7 @@ fn number(variable: &str, shared: &Shared) -> Option<u64> {
     let number = text.parse().ok().filter(|n| *n > 0);
     if number.is_none() && !shared.quiet {
         say(format_args!(
-            "warning: {variable}={text} is not a whole number above 0, and is \
-                          ignored"
+            "warning: {variable}={text} is not a whole number above 0, and is ignored"
         ));
     }
     number

@@ -33,8 +33,8 @@ pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     // If the system cannot start the thread, that line is missing.
     let _ = std::thread::Builder::new().name("kjit waits for stdin".into()).spawn(move || {
         if waiting.recv_timeout(NOTICE_DELAY) == Err(RecvTimeoutError::Timeout) && !quiet {
-            say("note: reading stdin to its end, to put it before the prompt (< /dev/null if \
-                nothing should)");
+            say("note: reading stdin to its end, \
+                to put it before the prompt (< /dev/null if nothing should)");
         }
     });
     let read = stdin(what);

@@ -93,15 +93,15 @@ pub fn open(
     if options.threads > cores.saturating_mul(2) && model.session.cpu().is_some() {
         let threads = options.threads;
         say(format_args!(
-            "warning: {threads} threads wait for each other on {cores} cores: give --threads \
-             {cores}"
+            "warning: {threads} threads wait for each other on {cores} cores: \
+             give --threads {cores}"
         ));
     }
     let (context, trained) = (model.session.context(), model.session.graph().context);
     if context > trained {
         say(format_args!(
-            "note: a context of {context} is more than the {trained} tokens the model was \
-             trained on"
+            "note: \
+             a context of {context} is more than the {trained} tokens the model was trained on"
         ));
     }
     let here = model.session.gpu().is_some_and(|gpu| gpu.early().is_some())
@@ -118,9 +118,9 @@ pub fn open(
         if let Some(streamed) = streamed {
             say(streamed);
             if how.steady && setup.placing.host_ffn.is_none() && !options.stream {
-                say("this command gives the same tokens each time, so all streamed weights \
-                 are copied to the GPU; --host-ffn N computes N layers' feed-forward part on \
-                     the CPU");
+                say("this command gives the same tokens each time, \
+                 so all streamed weights are copied to the GPU; \
+                 --host-ffn N computes N layers' feed-forward part on the CPU");
             }
         }
         let cannot = streamed.is_some() || !gpu.plan().decode.pauses.is_empty();
@@ -171,8 +171,7 @@ pub fn open(
                 say(format_args!(
                     "of the runs: {placing:.1} ms placing inputs, {kernels:.1} ms kernels, \
                      {reading:.1} ms reading back, {comparing:.1} ms comparing, \
-                     {marks:.1} ms marks and other work; \
-                     the longest {:.1} ms",
+                     {marks:.1} ms marks and other work; the longest {:.1} ms",
                     longest * 1e3
                 ));
             }
@@ -200,15 +199,14 @@ pub fn open(
                 }
             }
             (None, Some(why)) if asked => say(format_args!(
-                "--persistent on has no effect (each token needs many \
-                                  launches): {why}"
+                "--persistent on has no effect (each token needs many launches): {why}"
             )),
             (None, None) if gpu.early().is_some_and(|early| early.status().one_launch_late) => {
                 say("a token is many launches until the kernel for the whole token is compiled");
             }
             (None, None) if asked && !gpu.plan().persistent.is_empty() => {
-                say("--persistent on has no effect: this device does not support cooperative \
-                    launches");
+                say("--persistent on has no effect: \
+                    this device does not support cooperative launches");
             }
             (None, _) => {}
         }

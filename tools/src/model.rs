@@ -131,8 +131,8 @@ fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
             .find(|(name, _)| *name == base)
             .map_or("ORG/REPO:QUANT", |(_, repo)| repo);
         anyhow::bail!(
-            "'{word}' is not a file or folder here: name a model of the hub, for example `kjit \
-             run {repo}`"
+            "'{word}' is not a file or folder here: \
+             name a model of the hub, for example `kjit run {repo}`"
         );
     }
     Ok(Cow::Borrowed(path))

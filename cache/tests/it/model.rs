@@ -263,8 +263,8 @@ proptest! {
         }
         let taken = TAKEN.fetch_add(steps.len(), Ordering::Relaxed) + steps.len();
         if RUNS.fetch_add(1, Ordering::Relaxed) + 1 == CASES as usize {
-            eprintln!("FIGURE random interleavings of publish, read, evict, damage, crash, clear, \
-                pack against a reference | {CASES} runs, {taken} steps | 0");
+            eprintln!("FIGURE random interleavings of publish, read, evict, \
+                damage, crash, clear, pack against a reference | {CASES} runs, {taken} steps | 0");
         }
     }
 }

@@ -63,8 +63,8 @@ pub enum RegistryError {
     },
     /// The registry wants another login.
     #[error(
-        "{host} refuses {what} ({status}): set KJIT_REGISTRY_USER and KJIT_REGISTRY_PASSWORD to an \
-         account that may"
+        "{host} refuses {what} ({status}): \
+         set KJIT_REGISTRY_USER and KJIT_REGISTRY_PASSWORD to an account that may"
     )]
     Login {
         /// Scheme, host name and port.

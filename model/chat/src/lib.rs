@@ -82,8 +82,8 @@ pub enum ChatError {
     File(#[from] gguf::Error),
     /// The template cannot be parsed.
     #[error(
-        "{0}, line {line}: the chat template cannot be parsed: {1}; use --template FILE, or --raw \
-         for no template",
+        "{0}, line {line}: the chat template cannot be parsed: \
+         {1}; use --template FILE, or --raw for no template",
         elide(template, 90),
         elide(problem, 300)
     )]
@@ -111,8 +111,8 @@ pub enum ChatError {
     },
     /// The template exceeded a limit of steps, memory, output or nesting.
     #[error(
-        "{0}, line {line}: the chat template exceeds a limit: {1}; use --template FILE, or --raw \
-         for no template",
+        "{0}, line {line}: the chat template exceeds a limit: \
+         {1}; use --template FILE, or --raw for no template",
         elide(template, 90),
         elide(problem, 300)
     )]
@@ -320,8 +320,8 @@ impl ChatTemplate {
         match self.origin {
             Origin::Given => None,
             Origin::Fallback(name) => Some(format!(
-                "the model has no chat template; kjit uses its template '{name}', because the \
-                 special tokens match"
+                "the model has no chat template; \
+                 kjit uses its template '{name}', because the special tokens match"
             )),
         }
     }

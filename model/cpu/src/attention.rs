@@ -152,8 +152,8 @@ mod tests {
                             let off = (got - want).abs();
                             assert!(
                                 off <= 5e-5,
-                                "{heads} heads of {dim}, {value_dim}, case {case}, all {all}, {} \
-                                 at {i}: got {got}, expected {want}; {rng}",
+                                "{heads} heads of {dim}, {value_dim}, case {case}, \
+                                 all {all}, {} at {i}: got {got}, expected {want}; {rng}",
                                 isa.name()
                             );
                         }
@@ -308,8 +308,8 @@ mod tests {
                         let tolerance = if tiles { tolerance + 2e-5 } else { tolerance };
                         assert!(
                             off <= tolerance,
-                            "{case:?} {kv:?} {}, tiles {tiles}, at {i}: got {got}, expected \
-                             {want}; {rng}",
+                            "{case:?} {kv:?} {}, tiles {tiles}, at {i}: \
+                             got {got}, expected {want}; {rng}",
                             isa.name()
                         );
                     }

@@ -385,8 +385,8 @@ mod tests {
                             };
                             assert!(
                                 off <= bound,
-                                "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: got {got}, \
-                                 not {want}; {rng}",
+                                "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: \
+                                 got {got}, not {want}; {rng}",
                                 isa.name()
                             );
                         }

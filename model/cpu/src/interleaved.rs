@@ -357,8 +357,8 @@ mod tests {
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= sums + rounding,
-                            "{format} {rows}×{cols}, {tokens} tokens: got {got}, expected {want}; \
-                             {rng}"
+                            "{format} {rows}×{cols}, {tokens} tokens: \
+                             got {got}, expected {want}; {rng}"
                         );
                     }
                     // The bits are equal with other tokens in the step, and in tasks of single

@@ -21,8 +21,8 @@
 )]
 #![expect(
     clippy::indexing_slicing,
-    reason = "inner loops over shapes that the plan checked once against the weights' bytes and \
-        the scratch it sized"
+    reason = "inner loops over shapes \
+        that the plan checked once against the weights' bytes and the scratch it sized"
 )]
 
 mod attend;

@@ -410,8 +410,8 @@ mod tests {
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= bound,
-                            "{format} {rows}×{cols}, {tokens} tokens, {}: got {got}, expected \
-                             {want}; {rng}",
+                            "{format} {rows}×{cols}, {tokens} tokens, {}: \
+                             got {got}, expected {want}; {rng}",
                             isa.name()
                         );
                     }

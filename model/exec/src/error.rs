@@ -31,8 +31,8 @@ pub enum SessionError {
     },
     /// The context is too small.
     #[error(
-        "{tokens} tokens do not fit in the context of {context}: use a larger -c or a shorter \
-         prompt"
+        "{tokens} tokens do not fit in the context of {context}: \
+         use a larger -c or a shorter prompt"
     )]
     Context {
         /// Requested tokens, including those already in the sequence.
@@ -48,8 +48,8 @@ pub enum SessionError {
     },
     /// Not enough free pages for keys and values.
     #[error(
-        "{needed} KV pages are needed, but {free} are free: remove a sequence, or open the model \
-         with more KV pages"
+        "{needed} KV pages are needed, but {free} are free: \
+         remove a sequence, or open the model with more KV pages"
     )]
     Pages {
         /// Pages that the step needs.
@@ -63,8 +63,8 @@ pub enum SessionError {
     /// Scales of adapters were set for a sequence with tokens, or their number differs from the
     /// number of adapters.
     #[error(
-        "{given} scales for {adapters} adapters and a sequence of {tokens} tokens: set one scale \
-         for each adapter before the first token"
+        "{given} scales for {adapters} adapters and a sequence of {tokens} tokens: \
+         set one scale for each adapter before the first token"
     )]
     Adapters {
         /// Number of scales.
@@ -104,8 +104,8 @@ pub enum SessionError {
     },
     /// A logit is infinite or NaN.
     #[error(
-        "the logit of token {id} is {score}: weights in the file are damaged or too large, \
-         download it again"
+        "the logit of token {id} is {score}: \
+         weights in the file are damaged or too large, download it again"
     )]
     Scores {
         /// The first such token.

@@ -66,8 +66,8 @@ pub enum ErrorKind {
     },
     /// The file was written for a big-endian machine.
     #[error(
-        "is a big-endian GGUF file (byte 4): kjit reads only little-endian files; convert the \
-         model again without --bigendian"
+        "is a big-endian GGUF file (byte 4): \
+         kjit reads only little-endian files; convert the model again without --bigendian"
     )]
     BigEndian,
     /// The version of GGUF is not supported.
@@ -80,8 +80,8 @@ pub enum ErrorKind {
     },
     /// The file ends before an item that it declares.
     #[error(
-        "ends at byte {len}, inside {inside} (which needs {need} bytes at byte {at}): truncated \
-         or damaged, download it again"
+        "ends at byte {len}, inside {inside} (which needs {need} bytes at byte {at}): \
+         truncated or damaged, download it again"
     )]
     Truncated {
         /// The item that was being read.
@@ -156,8 +156,8 @@ pub enum ErrorKind {
     },
     /// A required key is missing.
     #[error(
-        "metadata key {} is missing, and kjit does not guess it: convert the model again, or use \
-         another file",
+        "metadata key {} is missing, and kjit does not guess it: \
+         convert the model again, or use another file",
         QuotedText(key)
     )]
     MissingKey {
@@ -227,8 +227,9 @@ pub enum ErrorKind {
     },
     /// A tensor's data are not aligned.
     #[error(
-        "tensor {} (byte {at}): its offset {offset} is not a multiple of the alignment \
-         {alignment}: damaged, or written by a broken converter",
+        "tensor {} (byte {at}): \
+         its offset {offset} is not a multiple of the alignment {alignment}: \
+         damaged, or written by a broken converter",
         QuotedText(name)
     )]
     Misaligned {
@@ -243,8 +244,9 @@ pub enum ErrorKind {
     },
     /// A tensor's data are not completely in the file.
     #[error(
-        "tensor {} (byte {at}): its {bytes} bytes at offset {offset} of the data (which start at \
-         byte {data_start}) end past the file's {len} bytes: probably truncated, download it again",
+        "tensor {} (byte {at}): \
+         its {bytes} bytes at offset {offset} of the data (which start at byte {data_start}) \
+         end past the file's {len} bytes: probably truncated, download it again",
         QuotedText(name)
     )]
     OutOfFile {
@@ -290,8 +292,8 @@ pub enum ErrorKind {
     },
     /// A required tensor is missing.
     #[error(
-        "tensor {} is not in the file: the conversion is incomplete, or the file names a wrong \
-         architecture",
+        "tensor {} is not in the file: \
+         the conversion is incomplete, or the file names a wrong architecture",
         QuotedText(name)
     )]
     MissingTensor {

@@ -99,8 +99,8 @@ fn looks_like(bytes: &[u8]) -> String {
     } else if head.starts_with(b"version https://git-lfs") {
         "it is a Git LFS pointer, not the model: download the file (git lfs pull)".into()
     } else if head.get(8) == Some(&b'{') && le_header <= bytes.len() as u64 {
-        "it is a safetensors file: use the path of its folder, which needs config.json and \
-         tokenizer.json"
+        "it is a safetensors file: \
+         use the path of its folder, which needs config.json and tokenizer.json"
             .into()
     } else if head.trim_ascii_start().starts_with(b"<") {
         "it is a web page (perhaps an error page), not a model: download it again".into()

@@ -23,8 +23,9 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
         return Err(fail(
             first,
             format!(
-                "is part {} of {count} according to its metadata: it must be named \
-                 NAME-{:05}-of-{count:05}.gguf, with the other parts in the same folder",
+                "is part {} of {count} according to its metadata: \
+                 it must be named NAME-{:05}-of-{count:05}.gguf, \
+                 with the other parts in the same folder",
                 no + 1,
                 no + 1
             ),

@@ -213,8 +213,8 @@ impl Exchange {
             ))),
             0 => Ok(()),
             _ => Err(SessionError::Lost(format!(
-                "{} waited longer than {} s for the other devices of the model: a device is lost \
-                 or hangs",
+                "{} waited longer than {} s for the other devices of the model: \
+                 a device is lost or hangs",
                 device.label(),
                 LIMIT.as_secs()
             ))),

@@ -100,8 +100,8 @@ impl std::fmt::Display for PromptCopy {
         let (gb, rate) = (bytes as f64 / 1e9, rate / 1e9);
         write!(
             f,
-            "for prompts of {from} tokens or more they are copied to the GPU, {gb:.1} GB at \
-             {rate:.1} GB/s"
+            "for prompts of {from} tokens or more they are copied to the GPU, \
+             {gb:.1} GB at {rate:.1} GB/s"
         )?;
         let Some([(_, one), (n, many)]) = computed else { return Ok(()) };
         write!(

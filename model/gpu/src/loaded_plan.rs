@@ -223,9 +223,9 @@ impl Persistent {
                 let at =
                     one.instructions.get(n as usize - 1).map_or("the end", |i| i.name.as_str());
                 Err(SessionError::Lost(format!(
-                    "blocks of the persistent kernel waited longer than {} s at '{at}', so its \
-                     results are invalid: open the model again, with --persistent off if this \
-                     repeats",
+                    "blocks of the persistent kernel waited longer than {} s at '{at}', \
+                     so its results are invalid: \
+                     open the model again, with --persistent off if this repeats",
                     self.limit.as_secs()
                 )))
             }

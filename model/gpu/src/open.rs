@@ -169,8 +169,8 @@ impl GpuRunner {
         {
             let mib = ring.ring() >> 20;
             left_out = Some(format!(
-                "the CPU also computes experts for prompts: copying them would need {mib} MiB of \
-                 GPU memory"
+                "the CPU also computes experts for prompts: \
+                 copying them would need {mib} MiB of GPU memory"
             ));
             request.options = &computing;
             asked = plan(&request)?;

@@ -73,17 +73,18 @@ impl Staging {
         let bytes = streaming.step_bytes();
         let layers = copied(device, gguf, &all).map_err(|error| match error {
             Error::Pinned { asked, says, .. } => SessionError::Device(format!(
-                "no page-locked memory for streamed layers on {}: the file's pages cannot be \
-                 locked ({why}), and {asked} of {bytes} bytes of new page-locked memory were \
-                 refused ({says}): use a larger --memory to stream less",
+                "no page-locked memory for streamed layers on {}: \
+                 the file's pages cannot be locked ({why}), \
+                 and {asked} of {bytes} bytes of new page-locked memory were refused ({says}): \
+                 use a larger --memory to stream less",
                 device.label()
             )),
             other => other.into(),
         })?;
         let prompts = streaming.layers.len() == streaming.steps();
         let remark = format!(
-            "the file's pages cannot be locked for {} ({why}): {} MiB of streamed layers were \
-             copied into page-locked memory{}",
+            "the file's pages cannot be locked for {} ({why}): \
+             {} MiB of streamed layers were copied into page-locked memory{}",
             device.label(),
             bytes >> 20,
             if prompts { "" } else { ", and the CPU also computes its host parts for prompts" }

@@ -56,8 +56,8 @@ impl std::fmt::Display for Streamed {
         };
         write!(
             f,
-            "{} of {of} layers stay on the GPU, {layers} are streamed{theirs}: at most {:.1} tok/s \
-             at the measured copy rate of {:.1} GB/s",
+            "{} of {of} layers stay on the GPU, {layers} are streamed{theirs}: \
+             at most {:.1} tok/s at the measured copy rate of {:.1} GB/s",
             of - layers - apart,
             self.most(),
             rate / 1e9

@@ -137,8 +137,8 @@ impl Uploader {
         if rows * m.raw_row != bytes || rows * m.row != m.to.len() {
             let (row, room) = (m.raw_row, m.to.len());
             return Err(Error::Buffer(format!(
-                "tensor '{}' has {bytes} bytes in rows of {row}, but its device buffer has {room} \
-                 bytes",
+                "tensor '{}' has {bytes} bytes in rows of {row}, \
+                 but its device buffer has {room} bytes",
                 m.name
             )));
         }

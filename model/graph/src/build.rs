@@ -30,8 +30,8 @@ pub enum GraphError {
     },
     /// The file has no tensors.
     #[error(
-        "the file has a vocabulary but no tensors: use it with tokenize, detokenize or template; \
-         it cannot run a model"
+        "the file has a vocabulary but no tensors: \
+         use it with tokenize, detokenize or template; it cannot run a model"
     )]
     NoTensors,
     /// A tensor that the architecture requires is missing.
@@ -57,8 +57,8 @@ pub enum GraphError {
     },
     /// kjit can read the tensor's type but cannot compute with it.
     #[error(
-        "tensor {} has type {ty}, which kjit cannot compute with: quantise the model to a \
-         different type",
+        "tensor {} has type {ty}, which kjit cannot compute with: \
+         quantise the model to a different type",
         QuotedText(name)
     )]
     Format {

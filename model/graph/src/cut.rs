@@ -22,8 +22,8 @@ pub enum CutError {
     },
     /// More than one value crosses a layer border.
     #[error(
-        "architecture '{arch}' cannot be cut before layer {layer}, because {what} cross: it runs \
-         only on one device"
+        "architecture '{arch}' cannot be cut before layer {layer}, because {what} cross: \
+         it runs only on one device"
     )]
     Crossing {
         /// `general.architecture`.

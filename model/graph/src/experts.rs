@@ -12,8 +12,8 @@ use std::ops::Range;
 pub enum ExpertsError {
     /// The model has no experts.
     #[error(
-        "--host-experts: architecture '{arch}' has no experts: use --host-layers for whole layers \
-         on the CPU"
+        "--host-experts: architecture '{arch}' has no experts: \
+         use --host-layers for whole layers on the CPU"
     )]
     None {
         /// `general.architecture`.
@@ -32,8 +32,8 @@ pub enum ExpertsError {
     },
     /// The expert cache does not support this kind of experts.
     #[error(
-        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the GPU: remove \
-         this flag"
+        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the GPU: \
+         remove this flag"
     )]
     Hot {
         /// `general.architecture`.

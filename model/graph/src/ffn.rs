@@ -16,8 +16,8 @@ use std::ops::Range;
 pub enum FfnError {
     /// No layer has a separable feed-forward part.
     #[error(
-        "--host-ffn: no layer of architecture '{arch}' has a separate feed-forward part after its \
-         attention: use --host-layers for whole layers, or --host-experts for experts"
+        "--host-ffn: no layer of architecture '{arch}' has a separate feed-forward part \
+         after its attention: use --host-layers for whole layers, or --host-experts for experts"
     )]
     None {
         /// `general.architecture`.

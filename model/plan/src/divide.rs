@@ -42,9 +42,9 @@ pub enum DivideError {
     },
     /// The layers do not fit.
     #[error(
-        "{layers} layers with their keys and values need {need} MiB, but {room} MiB are free on \
-         {devices}: use a smaller -c, fewer sequences, another device, or more layers on the CPU \
-         (--host-layers)"
+        "{layers} layers with their keys and values need {need} MiB, \
+         but {room} MiB are free on {devices}: use a smaller -c, \
+         fewer sequences, another device, or more layers on the CPU (--host-layers)"
     )]
     Room {
         /// Layers.

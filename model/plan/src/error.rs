@@ -15,8 +15,8 @@ pub enum PlanError {
         why: String,
     },
     /// The context exceeds the kernels' counters.
-    #[error("a context of {0} tokens is too large for the GPU kernels: use -c {max} or \
-        less", max = u32::MAX)]
+    #[error("a context of {0} tokens is too large for the GPU kernels: \
+        use -c {max} or less", max = u32::MAX)]
     Context(usize),
     /// A weight without a device layout.
     #[error("tensor '{name}': {source}")]

@@ -90,8 +90,8 @@ impl Lower<'_> {
         if self.program.is_tiled(v) {
             return Err(unsupported(
                 name,
-                "it is stored in the layout for products of many rows, but a different kernel \
-                 reads it",
+                "it is stored in the layout for products of many rows, \
+                 but a different kernel reads it",
             ));
         }
         self.program

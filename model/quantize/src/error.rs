@@ -43,8 +43,8 @@ pub enum QuantizeError {
     },
     /// A pattern names a format whose blocks do not divide the rows of a tensor.
     #[error(
-        "{pattern}={format}: rows of {tensor} have {columns} weights, not a whole number of {format} \
-         blocks"
+        "{pattern}={format}: rows of {tensor} have {columns} weights, \
+         not a whole number of {format} blocks"
     )]
     Columns {
         /// The pattern.
@@ -61,8 +61,8 @@ pub enum QuantizeError {
     Unmatched(String),
     /// The importance matrix and a tensor differ in the number of columns.
     #[error(
-        "{file} has {found} values for {tensor}, which has {want} columns: the importance matrix \
-         belongs to a different model"
+        "{file} has {found} values for {tensor}, which has {want} columns: \
+         the importance matrix belongs to a different model"
     )]
     Importance {
         /// The file of the importance matrix.
@@ -76,8 +76,8 @@ pub enum QuantizeError {
     },
     /// The mixture is usable only with an importance matrix.
     #[error(
-        "{0} without --imatrix gives an unusable model: create an importance matrix with kjit \
-         imatrix, or use --type Q2_K"
+        "{0} without --imatrix gives an unusable model: \
+         create an importance matrix with kjit imatrix, or use --type Q2_K"
     )]
     NeedsImportance(&'static str),
     /// A metadata key cannot be set or removed.

@@ -123,8 +123,8 @@ impl Plan {
         let mut notes = vec![];
         if again > 0 {
             notes.push(format!(
-                "{again} matrices of the source are already quantised, so the errors add up: use a \
-                 source of F16 or BF16"
+                "{again} matrices of the source are already quantised, so the errors add up: \
+                 use a source of F16 or BF16"
             ));
         }
         if without > 0 {

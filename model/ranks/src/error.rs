@@ -8,8 +8,8 @@ use crate::variable::SECRET;
 pub enum RanksError {
     /// No launcher set its variables.
     #[error(
-        "--split ranks needs a launcher that sets the rank of each process: RANK and WORLD_SIZE, \
-         or the variables of Open MPI, PMI, Slurm or a Kubernetes job"
+        "--split ranks needs a launcher that sets the rank of each process: \
+         RANK and WORLD_SIZE, or the variables of Open MPI, PMI, Slurm or a Kubernetes job"
     )]
     None,
     /// A variable is missing.

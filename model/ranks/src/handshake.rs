@@ -399,8 +399,8 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
     };
     let stranger = || {
         handshake_error(format!(
-            "the process that listens at {} does not belong to this job, or has a different \
-             {SECRET}",
+            "the process that listens at {} does not belong to this job, \
+             or has a different {SECRET}",
             place(ranks)
         ))
     };

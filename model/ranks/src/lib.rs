@@ -152,8 +152,8 @@ impl Ranks {
             },
         };
         if let Some(id) = variable("TORCHELASTIC_RUN_ID").filter(|_| by.name == "RANK") {
-            let why = "was set by torchrun, which uses MASTER_PORT: start with mpirun or srun, or \
-                set RANK and WORLD_SIZE without torchrun";
+            let why = "was set by torchrun, which uses MASTER_PORT: \
+                start with mpirun or srun, or set RANK and WORLD_SIZE without torchrun";
             return Err(wrong("TORCHELASTIC_RUN_ID", id, why));
         }
         let rank = number(by.rank)?.ok_or(RanksError::None)?;

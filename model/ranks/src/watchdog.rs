@@ -360,8 +360,8 @@ impl Watch {
         if let Some(rank) = other.filter(|_| !self.shared.over.load(Ordering::Acquire)) {
             self.links.iter_mut().for_each(|link| link.tell(INPUT_DIFFERS, rank as u64));
             let why = format!(
-                "rank {rank} and rank 0 have different inputs: the prompt, -n, --stop, the tokens \
-                 or the sampling options differ"
+                "rank {rank} and rank 0 have different inputs: \
+                 the prompt, -n, --stop, the tokens or the sampling options differ"
             );
             self.shared.fail(why, &self.collective);
         }

@@ -191,8 +191,8 @@ impl<'a> Reader<'a> {
         self.times = self.times.saturating_add(most.or(least).unwrap_or(0));
         if self.times > MAX_TOTAL_REPETITIONS {
             return Err(self.wrong(&format!(
-                "more than {MAX_TOTAL_REPETITIONS} repetitions in total: use smaller numbers, or * \
-                 or +"
+                "more than {MAX_TOTAL_REPETITIONS} repetitions in total: \
+                 use smaller numbers, or * or +"
             )));
         }
         match (least, most) {
@@ -327,8 +327,8 @@ mod tests {
         let many = format!("root ::= {}", "([ab]? \"c\"){0,2000} ".repeat(51));
         assert_eq!(
             lark_of_gbnf(&many).unwrap_err(),
-            "line 1, column 1029: more than 100000 repetitions in total: use smaller numbers, or * \
-             or +"
+            "line 1, column 1029: more than 100000 repetitions in total: \
+             use smaller numbers, or * or +"
         );
         let deep = format!("root ::= {}\"x\"{}", "(".repeat(100_000), ")".repeat(100_000));
         assert!(lark_of_gbnf(&deep).unwrap_err().contains("parentheses"));

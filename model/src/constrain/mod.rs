@@ -362,13 +362,13 @@ mod tests {
             (
                 "Parser Error: Current row has 11999 items; max is 10000; consider making your \
                  grammar left-recursive if it's right-recursive\n<non-verbose/>",
-                "it has 11999 alternatives at one position, more than the limit of 10000: make it \
-                 smaller, or less ambiguous",
+                "it has 11999 alternatives at one position, more than the limit of 10000: \
+                 make it smaller, or less ambiguous",
             ),
             (
                 "parser error: Too many items (limit 250000; mask); try avoiding single-byte",
-                "it has more than 250000 alternatives for one token: make it smaller, or less \
-                 ambiguous",
+                "it has more than 250000 alternatives for one token: \
+                 make it smaller, or less ambiguous",
             ),
             (
                 "panic: class too large\n<backtrace>\n 0: llguidance::earley\n</backtrace>",

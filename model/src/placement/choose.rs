@@ -41,8 +41,8 @@ pub enum PlacementError {
     NoGpu(String),
     /// More host layers were requested than possible.
     #[error(
-        "--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs at \
-         least one"
+        "--host-layers {asked}: \
+         the model has {layers} layers, and each of {gpus} GPUs needs at least one"
     )]
     HostLayers {
         /// Requested number of host layers.

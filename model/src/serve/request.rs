@@ -259,8 +259,8 @@ pub enum Refused {
     },
     /// The prompt is longer than the context.
     #[error(
-        "the prompt has {tokens} tokens, the context {context}: shorten it, or serve with a \
-         larger -c"
+        "the prompt has {tokens} tokens, the context {context}: \
+         shorten it, or serve with a larger -c"
     )]
     Context {
         /// Number of tokens of the prompt.

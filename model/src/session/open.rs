@@ -306,7 +306,7 @@ fn without_kernels(
     let plan = plan_for(engine, part, device.target(), options).ok()?;
     let missing = lacks(engine, &plan, None)?;
     Some(SessionError::Device(format!(
-        "--host-ffn {n}: {missing}: run kjit warm --host-ffn {n} on a machine with a compiler, or \
-         use --host-ffn 0"
+        "--host-ffn {n}: {missing}: \
+         run kjit warm --host-ffn {n} on a machine with a compiler, or use --host-ffn 0"
     )))
 }

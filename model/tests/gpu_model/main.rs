@@ -243,8 +243,8 @@ fn every_planned_architecture_matches_the_host() {
         let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
         let most = side_by_side::scores(&mut session, &mut host, 3).into_iter().fold(0.0, f64::max);
         let found = format!(
-            "{name}: KL {pieces:.1e} in pieces, {one_by_one:.1e} one by one, a token {gap:.1e} \
-             below, side by side {most:.1e}"
+            "{name}: KL {pieces:.1e} in pieces, \
+             {one_by_one:.1e} one by one, a token {gap:.1e} below, side by side {most:.1e}"
         );
         eprintln!("{found}");
         if pieces < limit && one_by_one < limit && gap < near && most < far {

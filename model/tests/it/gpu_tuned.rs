@@ -107,8 +107,8 @@ fn record_without_valid_variant_is_ignored_with_one_warning() {
         bad(""),
         bad(&good.replace("block: ", "block: 1")),
         bad(&format!("{good}, more: 1")),
-        bad("wave: 32, block: 4294967295, team: 1, rows: 1, batch: 1, blocks_per_unit: 1, \
-             alone: false"),
+        bad("wave: 32, block: 4294967295, team: \
+             1, rows: 1, batch: 1, blocks_per_unit: 1, alone: false"),
         good.into_bytes(),
         vec![b'['; 100_000],
     ];

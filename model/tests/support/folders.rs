@@ -49,8 +49,8 @@ pub fn assert_matches_host(engine: &Engine, device: &Device) {
         let answer = gpu.generate(&ids, 8, SampleOptions::default());
         let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
         let found = format!(
-            "{model_type} in {files} files, streamed {stream}: off by {prompt:.1e} as a prompt, \
-             {tokens:.1e} token by token, a token {gap:.1e} below"
+            "{model_type} in {files} files, streamed {stream}: \
+             off by {prompt:.1e} as a prompt, {tokens:.1e} token by token, a token {gap:.1e} below"
         );
         eprintln!("{found}");
         assert!(prompt < 6e-3 && tokens < 6e-3 && gap < 0.1, "{found}");

@@ -13,12 +13,12 @@ pub enum TokenizerError {
     #[error(transparent)]
     File(#[from] gguf::Error),
     /// `tokenizer.ggml.model` names an unknown algorithm.
-    #[error("tokenizer.ggml.model: unknown tokenizer {} (known: gpt2, gemma4, llama, bert, t5, \
-        rwkv, plamo2)", QuotedText(.0))]
+    #[error("tokenizer.ggml.model: \
+        unknown tokenizer {} (known: gpt2, gemma4, llama, bert, t5, rwkv, plamo2)", QuotedText(.0))]
     UnknownModel(String),
     /// The file declares that it has no vocabulary.
-    #[error("tokenizer.ggml.model is {}: this file has no vocabulary, so text cannot be \
-        tokenized", QuotedText(.0))]
+    #[error("tokenizer.ggml.model is {}: \
+        this file has no vocabulary, so text cannot be tokenized", QuotedText(.0))]
     NoVocabulary(String),
     /// `tokenizer.ggml.pre` names an unknown pre-tokenizer. A guess would give other ids than in
     /// training.

@@ -40,8 +40,8 @@ impl Spm {
                 TokenizerError::vocabulary(
                     "tokenizer.ggml.tokens",
                     format!(
-                        "byte {b} cannot be encoded: the vocabulary has no token <0x{b:02X}> and \
-                        no unknown token"
+                        "byte {b} cannot be encoded: \
+                        the vocabulary has no token <0x{b:02X}> and no unknown token"
                     ),
                 )
             })?;

@@ -12,8 +12,8 @@
 )]
 #![expect(
     clippy::indexing_slicing,
-    reason = "inner loops over sizes that `Settings` and the shapes of tensors were checked \
-        against when the file was opened"
+    reason = "inner loops over sizes \
+        that `Settings` and the shapes of tensors were checked against when the file was opened"
 )]
 
 mod encoder;

@@ -69,8 +69,8 @@ impl Settings {
         let arch = gguf.opt_str("general.architecture")?.unwrap_or("none").to_owned();
         if arch != "clip" {
             return Err(wrong(format!(
-                "architecture '{arch}' is no encoder of images: give the model's mmproj file, \
-                 whose general.architecture is 'clip'"
+                "architecture '{arch}' is no encoder of images: \
+                 give the model's mmproj file, whose general.architecture is 'clip'"
             )));
         }
         if !gguf.opt_bool("clip.has_vision_encoder")?.unwrap_or(false) {
@@ -171,8 +171,8 @@ impl Settings {
             || !width.is_multiple_of(heads)
         {
             return Err(wrong(format!(
-                "its sizes do not fit together: pictures of {image}, patches of {patch}, squares \
-                 of {merge} rows, rows of {width} with {heads} heads"
+                "its sizes do not fit together: pictures of {image}, \
+                 patches of {patch}, squares of {merge} rows, rows of {width} with {heads} heads"
             )));
         }
         Ok(settings)

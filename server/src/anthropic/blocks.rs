@@ -255,8 +255,8 @@ mod tests {
             ),
             (
                 json!([{ "role": "user", "content": "x" }, { "role": "assistant", "content": "I" }]),
-                "'messages': the last message has the role assistant: continuing a partial \
-                 answer is not supported",
+                "'messages': the last message has the role assistant: \
+                 continuing a partial answer is not supported",
             ),
         ] {
             let refused = turns(&mut fields(&json!({ "messages": messages }))).unwrap_err();

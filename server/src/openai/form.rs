@@ -115,8 +115,8 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<ContentFormat>, Refusal> 
     let Some(all) = f.list(name)? else { return Ok(None) };
     let wrong = || {
         let what = format_args!(
-            "give a list of 1 to {MAX_CHOICES} texts that are not empty, of {MAX_BYTES} \
-             bytes in all"
+            "give a list of 1 to {MAX_CHOICES} texts that are not empty, \
+             of {MAX_BYTES} bytes in all"
         );
         f.wrong(name, what)
     };

@@ -123,8 +123,8 @@ fn main() -> ExitCode {
     let instructions: u64 =
         verdicts.iter().map(|(_, v)| if let CaseResult::Right(n) = v { *n } else { 0 }).sum();
     println!(
-        "{}: {right} right, {} wrong, {} at fault, {} not run; {instructions} instructions in \
-         {:.1} s",
+        "{}: {right} right, {} wrong, {} at fault, {} not run; \
+         {instructions} instructions in {:.1} s",
         bundle.arch(),
         count(|v| matches!(v, CaseResult::Wrong(_))),
         count(|v| matches!(v, CaseResult::Fault(_))),

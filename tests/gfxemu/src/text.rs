@@ -59,8 +59,7 @@ impl Text {
         self.value(key).map_or(Ok(0), |text| {
             integer(text).ok_or_else(|| {
                 format!(
-                    "{key}:{text} is not a \
-                                                                       number"
+                    "{key}:{text} is not a number"
                 )
             })
         })

@@ -129,8 +129,8 @@ impl Tally {
         let Tally { right, instructions, bad, excused } = self;
         if *excused > 0 {
             eprintln!(
-                "SKIPPED: {arch}: {excused} cases without the rule of scalar registers that are \
-                 kept (LLVM before 20)"
+                "SKIPPED: {arch}: {excused} cases without the rule of scalar registers \
+                 that are kept (LLVM before 20)"
             );
         }
         eprintln!("{arch}: {right} cases right, {instructions} instructions");

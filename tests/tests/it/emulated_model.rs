@@ -57,8 +57,8 @@ fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize
             let want = host.feed(&ids, Want::Last).unwrap();
             let (off, next) = (off(&got, &want), likeliest(&want));
             eprintln!(
-                "{name} on {arch}, step {step}: {} launches, {} instructions, {:.1?}, off by \
-                 {off:.1e}, token {next}",
+                "{name} on {arch}, step {step}: \
+                 {} launches, {} instructions, {:.1?}, off by {off:.1e}, token {next}",
                 launches - before.0,
                 instructions - before.1,
                 start.elapsed()

@@ -202,8 +202,8 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
     let fault = Simulated::here().fault(0);
     let kls: Vec<String> = seen.iter().map(|(how, kl)| format!("{how} {kl:.1e}")).collect();
     let found = format!(
-        "KL {}, a token {gap:.1e} below, side by side {median:.1e} to {most:.1e}, back {back:.1e} \
-         {fault}",
+        "KL {}, a token {gap:.1e} below, \
+         side by side {median:.1e} to {most:.1e}, back {back:.1e} {fault}",
         kls.join(", ")
     );
     let fine = seen.iter().all(|(_, kl)| *kl < limit)

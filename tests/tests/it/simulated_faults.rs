@@ -44,17 +44,17 @@ macro_rules! wrongs {
 wrongs! {
     a_read_one_element_behind_a_buffer_is_a_fault: "reads_behind", 101, 2, "reads outside of what \
         it was given";
-    a_read_far_behind_a_buffer_is_a_fault: "reads_behind", 1 << 20, 2, "reads outside of what it \
-        was given";
-    a_write_before_a_buffer_is_a_fault: "writes_before", 1, 1, "writes outside of what it \
-        was given";
+    a_read_far_behind_a_buffer_is_a_fault: "reads_behind", 1 << 20, 2, "reads outside of what \
+        it was given";
+    a_write_before_a_buffer_is_a_fault: "writes_before", 1, 1, "writes outside of what \
+        it was given";
     a_vector_load_off_its_alignment_is_a_fault: "unaligned", 8, 2, "unaligned";
     a_word_load_off_its_alignment_is_a_fault: "unaligned_word", 2, 2, "unaligned";
     a_barrier_that_some_threads_miss_is_a_fault: "divergent", 40, 1, "divergent barrier";
     a_wave_operation_that_some_lanes_miss_is_a_fault: "lanes_missing", 5, 1, "not all lanes reach";
     lanes_at_different_wave_operations_are_a_fault: "other_operation", 5, 1, "different wave operations";
-    a_read_behind_a_blocks_array_is_a_fault: "behind_lds", 128, 1, "reads outside of what it \
-        was given";
+    a_read_behind_a_blocks_array_is_a_fault: "behind_lds", 128, 1, "reads outside of what \
+        it was given";
     a_shift_by_too_many_bits_is_a_fault: "shifts_too_far", 32, 1, "shift";
 }
 

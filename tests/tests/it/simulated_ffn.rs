@@ -213,8 +213,8 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         let line = said(&session);
         assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
         let why =
-            "layers that do not fit on the GPU are streamed: the rates of the CPU and of copies \
-             cannot be measured (";
+            "layers that do not fit on the GPU are streamed: \
+             the rates of the CPU and of copies cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
         // The cache has the kernels for a card on which the whole model fits. No more kernels can
@@ -233,8 +233,8 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         all.engine = Engine::new(config("none"));
         let mut session = all.open(&with).unwrap();
         let line = said(&session);
-        let why = "layers that do not fit on the GPU are streamed: a host part needs one more \
-            kernel: kernel '";
+        let why = "layers that do not fit on the GPU are streamed: \
+            a host part needs one more kernel: kernel '";
         assert!(pauses(&session) == 0 && line.starts_with(why), "{line}");
         assert!(line.contains("kjit warm --memory SIZE") && !line.contains('\n'), "{line}");
         let id = session.add(SampleOptions::default()).unwrap();
@@ -286,8 +286,8 @@ fn unlockable_pages_do_not_duplicate_cpu_parts() {
         let said = gpu.remarks().join("; ");
         assert!(
             said.contains(
-                "copied into page-locked memory, and the CPU also computes its host parts for \
-                 prompts"
+                "copied into page-locked memory, \
+                 and the CPU also computes its host parts for prompts"
             ),
             "{said}"
         );

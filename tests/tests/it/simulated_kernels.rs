@@ -161,7 +161,8 @@ fn selected_cases_are_correct_on_gfx803() {
 fn selected_cases_are_correct_in_f32_alone() {
     if std::env::var_os("KJIT_TEST_ONLY").is_none() {
         eprintln!(
-            "SKIPPED: cases in f32 alone (KJIT_TEST_ONLY= runs all); simulated_trust.rs runs a model so"
+            "SKIPPED: cases in f32 alone (KJIT_TEST_ONLY= runs all); \
+             simulated_trust.rs runs a model so"
         );
         return;
     }

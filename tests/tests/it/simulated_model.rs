@@ -24,8 +24,8 @@ fn same_as_the_host(test: &str, arch: &str) {
     let Some(path) = model_path(MODEL) else { return };
     if !kjit_tests::all("smollm2") {
         eprintln!(
-            "SKIPPED: SmolLM2 by the library on {arch}, as the command runs it \
-             (KJIT_TEST_ALL=smollm2)"
+            "SKIPPED: SmolLM2 by the library on {arch}, \
+             as the command runs it (KJIT_TEST_ALL=smollm2)"
         );
         return;
     }

@@ -189,8 +189,8 @@ fn recurrent_states_are_saved_on_simulated_gfx1100() {
 fn pure_and_delta_states_on_simulated_gfx942_are_saved() {
     if !kjit_tests::all("sequences") {
         eprintln!(
-            "SKIPPED: models of states alone, and of delta rules, waves of 64 \
-             (KJIT_TEST_ALL=sequences)"
+            "SKIPPED: models of states alone, \
+             and of delta rules, waves of 64 (KJIT_TEST_ALL=sequences)"
         );
         return;
     }

@@ -217,8 +217,8 @@ fn convolutions_copy_no_windows() {
                 x.conv(f, Some(b), &windows, groups).unwrap().relu().unwrap()
             };
             let what = format!(
-                "{dtype}, {groups} groups of {each} channels, {out}, {h}×{w}, stride {stride}, \
-                 padding {padding}, dilation {dilation}"
+                "{dtype}, {groups} groups of {each} channels, \
+                 {out}, {h}×{w}, stride {stride}, padding {padding}, dilation {dilation}"
             );
             // Padding makes a copy of the image: one launch fills it, one copies.
             let launches = if padding > 0 { 3 } else { 1 };
@@ -247,8 +247,8 @@ fn large_convolutions_copy_the_image_with_channels_as_neighbours() {
                     x.conv(f, None, &windows, 1).unwrap().relu().unwrap()
                 };
                 let what = format!(
-                    "{dtype}, {channels} channels to {out}, {h}×{w}, stride {stride}, padding \
-                     {padding}"
+                    "{dtype}, {channels} channels to {out}, \
+                     {h}×{w}, stride {stride}, padding {padding}"
                 );
                 // Copies of the image (first zeros, if there is padding) and of the weight.
                 let launches = if padding > 0 { 4 } else { 3 };

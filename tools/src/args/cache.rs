@@ -192,8 +192,7 @@ impl FromStr for Age {
     fn from_str(text: &str) -> Result<Age, String> {
         let wrong = || {
             format!(
-                "'{text}' is not an age: give a number and a unit, as in 90s, 30m, 12h, 7d \
-                     or 2w"
+                "'{text}' is not an age: give a number and a unit, as in 90s, 30m, 12h, 7d or 2w"
             )
         };
         let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;

@@ -78,8 +78,8 @@ pub enum Command {
     Template(Template),
     /// Compute embeddings: read one JSON string per line, print one array of numbers per line
     #[command(
-        mut_arg("context", |a| a.help("Maximum tokens per text (default: the model's \
-            context, at most 8192)")),
+        mut_arg("context", |a| a.help("Maximum tokens per text (default: \
+            the model's context, at most 8192)")),
         after_help = "Example:\n  echo '\"Hello\"' | kjit embed model.gguf --jsonl --normalise"
     )]
     Embed(Embed),
@@ -130,8 +130,8 @@ pub enum Command {
     Cache(Cache),
     /// Measure a model's speed, or with --kernels the speed of each kernel
     #[command(
-        mut_arg("context", |a| a.help("Context size in tokens (default: as many as -d, \
-            -p and -n need)")),
+        mut_arg("context", |a| a.help("Context size in tokens (default: \
+            as many as -d, -p and -n need)")),
         after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench model.gguf \
             -n 128 -b 1,8,32\n  \
                             kjit bench --kernels --arch gfx1100 -o csv\n  \

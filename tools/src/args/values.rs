@@ -123,8 +123,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Size, String> {
         let wrong = || {
             format!(
-                "'{text}' is not a size: give bytes, or a number and a unit, as in 500kB, 10MB \
-                 or 1GiB"
+                "'{text}' is not a size: \
+                 give bytes, or a number and a unit, as in 500kB, 10MB or 1GiB"
             )
         };
         let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;

@@ -195,8 +195,8 @@ impl Chat<'_> {
         let gone = forget_oldest(&mut history, self.opening.len(), full, full / 2, length)?;
         if gone > 0 && !self.shared.quiet {
             say(format_args!(
-                "note: the conversation fills the context of {context} tokens: its {gone} oldest \
-                 messages are forgotten"
+                "note: the conversation fills the context of {context} tokens: \
+                 its {gone} oldest messages are forgotten"
             ));
         }
         let prompt = self.encode(&history)?;

@@ -385,8 +385,7 @@ fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Chec
         Ok(program) => program,
         Err(e) => {
             let said = format!(
-                "cannot find this program's file, which is needed to start a \
-                child process: {e}"
+                "cannot find this program's file, which is needed to start a child process: {e}"
             );
             return checks.push(Check::new("kernels", false, said));
         }

@@ -28,8 +28,8 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
         }
         if let Some(bad) = vector.iter().find(|v| !v.is_finite()) {
             bail!(
-                "{}: the vector contains {bad}: the model is damaged, or computes what its \
-                 numbers cannot hold",
+                "{}: the vector contains {bad}: \
+                 the model is damaged, or computes what its numbers cannot hold",
                 at()
             );
         }

@@ -37,8 +37,8 @@ pub fn imatrix(args: &args::Imatrix, shared: &Shared) -> anyhow::Result<ExitCode
     let windows = (ids.len() / args.context).min(args.chunks.unwrap_or(usize::MAX));
     if windows == 0 {
         bail!(
-            "the text has {} tokens, fewer than one window of {}: give a longer text, or a \
-             smaller -c",
+            "the text has {} tokens, fewer than one window of {}: \
+             give a longer text, or a smaller -c",
             ids.len(),
             args.context
         );

@@ -157,8 +157,8 @@ impl GpuPlacement {
                 _ => String::new(),
             };
             bail!(
-                "the model with {context} tokens of context needs at least {} MiB, with all \
-             layers streamed{less}: --memory gives {given} MiB",
+                "the model with {context} tokens of context needs at least {} MiB, \
+             with all layers streamed{less}: --memory gives {given} MiB",
                 (takes >> 20) + 1
             );
         }
@@ -202,9 +202,9 @@ impl GpuPlacement {
         }
         if !fits(&plan) {
             bail!(
-                "without the experts of {taken} of {of} layers the model takes {} MiB: --memory \
-                 gives {} MiB; a larger \
-                 --host-experts, a smaller --hot-experts or a smaller -c takes less",
+                "without the experts of {taken} of {of} layers the model takes {} MiB: \
+                 --memory gives {} MiB; \
+                 a larger --host-experts, a smaller --hot-experts or a smaller -c takes less",
                 (plan.memory.total() >> 20) + 1,
                 memory.unwrap_or_default() >> 20
             );
@@ -283,8 +283,8 @@ impl std::fmt::Display for GpuPlacement {
             0 => write!(f, "; all {layers} layers stay on the GPU"),
             n => write!(
                 f,
-                "; {} of {layers} layers stay on the GPU, {n} are streamed: {} copied for \
-                 each step",
+                "; {} of {layers} layers stay on the GPU, {n} are streamed: \
+                 {} copied for each step",
                 layers - n,
                 bytes(self.bytes)
             ),
@@ -292,8 +292,8 @@ impl std::fmt::Display for GpuPlacement {
         match self.by_rates {
             Some((of, least)) => write!(
                 f,
-                "; or the CPU computes the feed-forward part of some of {of} layers, by rates \
-                 that `kjit run` measures (--host-ffn N; for all layers: {} at least)",
+                "; or the CPU computes the feed-forward part of some of {of} layers, \
+                 by rates that `kjit run` measures (--host-ffn N; for all layers: {} at least)",
                 bytes(least)
             ),
             None => Ok(()),

@@ -189,9 +189,8 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
             || args.file.as_ref().is_some_and(|f| f.as_os_str() == "-"))
     {
         bail!(
-            "--split ranks does not read stdin: give the prompt with -p TEXT or -f FILE, the \
-             same to \
-             every rank"
+            "--split ranks does not read stdin: \
+             give the prompt with -p TEXT or -f FILE, the same to every rank"
         );
     }
     let stdin = || input::text(input::stdin("the prompt")?, "the prompt on stdin");
@@ -215,8 +214,8 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
             // The prompts of the chat would be mixed with the answers.
             false if !io::stdout().is_terminal() => {
                 bail!(
-                    "no prompt, and no terminal on stdout to chat on: give -p TEXT or -f FILE, or \
-                     pipe one"
+                    "no prompt, and no terminal on stdout to chat on: \
+                     give -p TEXT or -f FILE, or pipe one"
                 )
             }
             false => Ok(None),

@@ -163,9 +163,8 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
         // Two models that both need all blocks of all devices would wait for each other forever,
         // each with one device.
         bail!(
-            "--split tensor is for one model: {models} are given, which would wait for each \
-             other's \
-             devices"
+            "--split tensor is for one model: \
+             {models} are given, which would wait for each other's devices"
         );
     }
     if args.mmproj.is_some() {

@@ -26,22 +26,21 @@ pub(super) fn told(early: &BackgroundStatus) -> Vec<String> {
     let BackgroundStatus { late, single, .. } = early;
     let prompts = match early.swapped_at {
         Some(at) => format!(
-            "{late} kernels for prompts were compiled in the background: {single} tokens were \
-             computed one by one; the kernels were used from token {at} on"
+            "{late} kernels for prompts were compiled in the background: \
+             {single} tokens were computed one by one; the kernels were used from token {at} on"
         ),
         None => {
             format!(
-                "{late} kernels for prompts were not ready in time: {single} tokens of the \
-                 prompt were computed one by one"
+                "{late} kernels for prompts were not ready in time: \
+                 {single} tokens of the prompt were computed one by one"
             )
         }
     };
     let whole = match (early.one_launch_at, &early.one_launch_refused) {
         (Some(at), _) => {
             format!(
-                "a token was many launches until its kernel was compiled; from token {at} on \
-                it \
-                 was one launch"
+                "a token was many launches until its kernel was compiled; \
+                from token {at} on it was one launch"
             )
         }
         (None, Some(why)) => {
@@ -59,8 +58,8 @@ pub(super) fn told(early: &BackgroundStatus) -> Vec<String> {
 /// Prints the statistics of an answer.
 pub fn statistics(a: &Answer, prompt: usize, model: &Model) {
     say(format_args!(
-        "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · \
-         first token {:.2} s · weights {} · {}",
+        "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, \
+         {:.1} tok/s · load {:.2} s · first token {:.2} s · weights {} · {}",
         prompt_rate(a, prompt),
         a.ids.len(),
         rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),

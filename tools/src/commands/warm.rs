@@ -109,8 +109,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     if lost > 0 && !shared.no_cache {
         let why = engine.cache().warnings().pop().map_or(String::new(), |w| format!(": {w}"));
         told.say(format!(
-            "{lost} kernels were compiled but not stored{why}; give --cache-dir a \
-            writable folder with free space"
+            "{lost} kernels were compiled but not stored{why}; \
+            give --cache-dir a writable folder with free space"
         ));
     }
     Ok(told.code())
@@ -139,8 +139,8 @@ fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Vec<Target>> {
     if targets.is_empty() {
         let label = wanted.map_or("GPU".to_owned(), |label| format!("device {label}"));
         bail!(
-            "no --arch is given, and no {label} was found ({}): give --arch, for example gfx1100 \
-             or sm_90",
+            "no --arch is given, and no {label} was found ({}): \
+             give --arch, for example gfx1100 or sm_90",
             found.why_none()
         );
     }

@@ -246,10 +246,9 @@ fn invalid_pack_is_refused_by_name() {
 fn system_packs_are_found_in_package_directories() {
     let (dir, _, pack) = with_pack();
     // In a separate mount namespace, so that the machine is not affected.
-    let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /usr/share && mkdir \
-        -p /usr/share/kjit/packs && \
-                  cp \"$1\" /usr/share/kjit/packs/ && echo mounted && exec \"$0\" cache list \
-                  --cache-dir \"$2\"";
+    let script = "mount --make-rprivate \
+        / && mount -t tmpfs -o mode=755 tmpfs /usr/share && mkdir -p /usr/share/kjit/packs && cp \
+        \"$1\" /usr/share/kjit/packs/ && echo mounted && exec \"$0\" cache list --cache-dir \"$2\"";
     let mut command = Command::new("unshare");
     command
         .args(["-m", "sh", "-c", script])

@@ -435,12 +435,12 @@ fn stable_flags_exist() {
     for (command, flags) in [
         (
             "run",
-            "-p -f -n -c --prefill-chunk --wait-compile --system --raw --temp --top-k --top-p \
-             --min-p --repeat-penalty --presence-penalty --frequency-penalty --seed --stop \
+            "-p -f -n -c --prefill-chunk --wait-compile --system --raw --temp --top-k \
+             --top-p --min-p --repeat-penalty --presence-penalty --frequency-penalty --seed --stop \
              --typical --top-nsigma --xtc-probability --xtc-threshold --dry-multiplier --dry-base \
              --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --dynatemp-range \
-             --dynatemp-exp --mirostat --mirostat-lr --mirostat-ent --kv-type --trace --json --precise --device --cache-dir --no-cache -v -q --threads \
-             --compiler-path",
+             --dynatemp-exp --mirostat --mirostat-lr --mirostat-ent --kv-type --trace \
+             --json --precise --device --cache-dir --no-cache -v -q --threads --compiler-path",
         ),
         ("warm", "--arch --jobs --compiler --tune --emit --json --prefill-chunk -c"),
         ("bench", "-p -n -d -b -r -o --kernels --filter --arch --prefill-chunk -c"),

@@ -411,11 +411,10 @@ fn full_disk_keeps_partial_download() {
     let outside = tempfile::tempdir().unwrap();
     let filled = outside.path().join("filled");
     let script = format!(
-        "{pull} & pid=$!; while [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete 2>/dev/null | wc \
-         -c)\" -lt {} ]; do sleep 0.05; done; \
+        "{pull} & pid=$!; while [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete \
+         2>/dev/null | wc -c)\" -lt {} ]; do sleep 0.05; done; \
          head -c 9000000 /dev/zero > \"$HF_HUB_CACHE/other\" 2>/dev/null; touch '{}'; wait $pid; \
-         code=$?; \
-         [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete | wc -c)\" -ge {} ] || exit 78; \
+         code=$?; [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete | wc -c)\" -ge {} ] || exit 78; \
          exit $code",
         LEN / 2,
         filled.display(),
@@ -435,12 +434,11 @@ fn full_disk_keeps_partial_download() {
 #[test]
 fn read_only_hub_cache_serves_its_models() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
-    let script = "\"$1\" pull -q hf:org/tiny-GGUF:Q8_0 || exit 78; mount -o remount,ro \
-        \"$HF_HUB_CACHE\"; \
-                  \"$1\" inspect hf:org/tiny-GGUF:Q8_0 > /dev/null && \"$1\" pull \
-                  hf:org/tiny-GGUF:Q8_0 >/dev/null 2>&1 && \"$1\" list >/dev/null || exit 79; \
-                  \"$1\" rm hf:org/tiny-GGUF:Q8_0 2>/dev/null; [ $? = 1 ] || exit 80; exec \"$1\" \
-                  pull hf:org/tiny-GGUF:Q4_0";
+    let script = "\"$1\" pull -q hf:org/tiny-GGUF:Q8_0 || exit 78; \
+        mount -o remount,ro \"$HF_HUB_CACHE\"; \"$1\" inspect hf:org/tiny-GGUF:Q8_0 > /dev/null \
+        && \"$1\" pull hf:org/tiny-GGUF:Q8_0 >/dev/null 2>&1 && \"$1\" list >/dev/null || exit 79; \
+        \"$1\" rm hf:org/tiny-GGUF:Q8_0 2>/dev/null; \
+        [ $? = 1 ] || exit 80; exec \"$1\" pull hf:org/tiny-GGUF:Q4_0";
     // stdout is the path from the first pull.
     let Some(mut output) = on_tmpfs(&server.endpoint, cache.path(), "size=400m", script) else {
         return;

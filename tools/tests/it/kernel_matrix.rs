@@ -14,13 +14,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// One kernel of each family, at the sizes with register counts nearest to the limits.
-const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec Q4_K Q4_K \
-    Q6_K|matvec Q6_K × 8|experts Q4_K|\
-    quantize Quantised.*Norm|attend (32/8 × 128|8/4 × 256|16/4)|latent_flash \
-    128|indexer_scores|top_keys|rope_kv 32/8|flash (32/8 × 128|8/4 × 256|16/4)|norm_rows \
-    Rms|softmax|combine Silu|map|rows|\
-    route|expert_sum|argmax|draw|gemm (Q4_K|F16) (·|gated)|gemm Q4_K Q4_K|gemm Q8_0 experts|tiles \
-    4096 Norm|moe)";
+const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec \
+    Q4_K Q4_K Q6_K|matvec Q6_K × 8|experts Q4_K|quantize Quantised.*Norm|attend (32/8 × 128|8/4 \
+    × 256|16/4)|latent_flash 128|indexer_scores|top_keys|rope_kv 32/8|flash (32/8 × 128|8/4 \
+    × 256|16/4)|norm_rows Rms|softmax|combine Silu|map|rows|route|expert_sum|argmax|draw|gemm \
+    (Q4_K|F16) (·|gated)|gemm Q4_K Q4_K|gemm Q8_0 experts|tiles 4096 Norm|moe)";
 
 type Row = BTreeMap<String, String>;
 
@@ -90,8 +88,8 @@ fn hold(archs: &[&str]) {
         if measured.is_empty() && (said.contains("no compiler") || said.contains("does not know")) {
             let why = said.lines().next().unwrap_or_default();
             eprintln!(
-                "SKIPPED: nothing was compiled for {arch}: {why} (scripts/fetch-clang fetches one \
-                 that knows all; KJIT_CLANG names it)"
+                "SKIPPED: nothing was compiled for {arch}: \
+                 {why} (scripts/fetch-clang fetches one that knows all; KJIT_CLANG names it)"
             );
             continue;
         }
@@ -122,8 +120,8 @@ fn hold(archs: &[&str]) {
         match by_another {
             Some((here, there)) => {
                 eprintln!(
-                    "NOT COMPARED: {arch} was compiled by {here}, the file is of {there}; spills \
-                     were looked for"
+                    "NOT COMPARED: {arch} was compiled by {here}, the file is of {there}; \
+                     spills were looked for"
                 )
             }
             None => eprintln!("{} kernels for {arch} as the file has them", measured.len()),
@@ -147,8 +145,8 @@ fn rx_9070_kernels_match_the_matrix() {
 }
 
 #[test]
-#[ignore = "20 minutes: KJIT_TEST_ALL=compile cargo test -p kjit --test it kernel_matrix -- \
-    --include-ignored"]
+#[ignore = "20 minutes: \
+    KJIT_TEST_ALL=compile cargo test -p kjit --test it kernel_matrix -- --include-ignored"]
 fn all_architectures_match_the_matrix() {
     assert!(kjit_tests::all("compile"), "set KJIT_TEST_ALL=compile");
     hold(&amd().collect::<Vec<_>>());

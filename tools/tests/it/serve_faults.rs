@@ -232,8 +232,7 @@ fn unsupported_kv_pages_is_one_error_line() {
     for (device, why) in [
         (
             "cpu",
-            "tiny-llama-q4_k_m.gguf: KV pages need a GPU: on the CPU, memory grows with the \
-                 tokens",
+            "tiny-llama-q4_k_m.gguf: KV pages need a GPU: on the CPU, memory grows with the tokens",
         ),
         ("cuda:0,cuda:1", "KV pages need exactly one GPU and no layers on the CPU"),
         ("auto", "--kv-pages on: KV pages need a GPU, but the model runs on the CPU"),

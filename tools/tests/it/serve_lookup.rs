@@ -4,8 +4,8 @@
 use crate::support::served::Served;
 use serde_json::{Value, json};
 
-const COPIED: &str = "The quick brown fox jumps over the lazy dog. The quick brown fox jumps over \
-    the lazy dog. The quick brown fox";
+const COPIED: &str = "The quick brown fox jumps over the lazy dog. \
+    The quick brown fox jumps over the lazy dog. The quick brown fox";
 
 fn bodies() -> Vec<Value> {
     let ask = |prompt: &str, temperature: f64, seed: usize| json!({ "prompt": prompt, "max_tokens": 16, "temperature": temperature, "seed": seed, "ignore_eos": true });

@@ -174,8 +174,8 @@ fn quota_error_at_any_call_leaves_no_partial_file() {
         }
     }
     eprintln!(
-        "FIGURE EDQUOT from the first to the fifth call of a kind on, and in the middle of a \
-         write | {tried} points | 0"
+        "FIGURE EDQUOT from the first to the fifth call of a kind on, \
+         and in the middle of a write | {tried} points | 0"
     );
 }
 
@@ -278,8 +278,8 @@ fn lookup_calls_do_not_grow_with_entry_count() {
     }
     let (few, many) = (calls(&small), calls(&large));
     eprintln!(
-        "FIGURE system calls of opening and three look-ups, among 1 and among 20,001 entries | \
-         {few} and {many} | –"
+        "FIGURE system calls of opening and three look-ups, \
+         among 1 and among 20,001 entries | {few} and {many} | –"
     );
     // The one additional call opens the shard folder (one of 256) of the missing key, which exists
     // here.

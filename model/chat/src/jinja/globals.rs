@@ -37,8 +37,8 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
                 [Some(from), Some(to), Some(step)] if step != 0 => [from, to, step],
                 _ => {
                     return wrong(
-                        "range() needs a stop, a start and a stop, or a start, a stop and a step \
-                         that is not 0",
+                        "range() needs a stop, \
+                         a start and a stop, or a start, a stop and a step that is not 0",
                     );
                 }
             };

@@ -190,14 +190,15 @@ impl HostRunner {
         let width = self.graph.image_width().ok_or_else(|| {
             let arch = &self.graph.arch;
             SessionError::Images(format!(
-                "architecture '{arch}' reads tokens in several places: rows of images cannot \
-                 replace them"
+                "architecture '{arch}' reads tokens in several places: \
+                 rows of images cannot replace them"
             ))
         })?;
         if width != table.width() {
             return Err(SessionError::Images(format!(
-                "the projector makes rows of {}, but the model's hidden states have {width} \
-                 elements: give the --mmproj file that belongs to this model",
+                "the projector makes rows of {}, \
+                 but the model's hidden states have {width} elements: \
+                 give the --mmproj file that belongs to this model",
                 table.width()
             )));
         }

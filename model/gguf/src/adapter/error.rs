@@ -15,8 +15,8 @@ pub enum AdapterError {
     File(#[from] Error),
     /// A GGUF file that is not an adapter.
     #[error(
-        "{}: general.type is {}, expected 'adapter': create the file with llama.cpp's \
-         convert_lora_to_gguf.py",
+        "{}: general.type is {}, expected 'adapter': \
+         create the file with llama.cpp's convert_lora_to_gguf.py",
         QuotedText::path(path),
         QuotedText(found)
     )]
@@ -55,8 +55,8 @@ pub enum AdapterError {
     },
     /// PEFT's names are not known for this architecture.
     #[error(
-        "{0}: PEFT folders are not supported for architecture {1}, only for {known}: convert the \
-         adapter with convert_lora_to_gguf.py",
+        "{0}: PEFT folders are not supported for architecture {1}, only for {known}: \
+         convert the adapter with convert_lora_to_gguf.py",
         QuotedText::path(path),
         QuotedText(arch)
     )]
@@ -99,8 +99,8 @@ pub enum AdapterError {
     },
     /// The model has no matrix of this name.
     #[error(
-        "{}: tensor {} changes {}, which the model (architecture {}) does not have: the adapter \
-         belongs to another model",
+        "{}: tensor {} changes {}, which the model (architecture {}) does not have: \
+         the adapter belongs to another model",
         QuotedText::path(path),
         QuotedText(tensor),
         QuotedText(base),
@@ -118,8 +118,8 @@ pub enum AdapterError {
     },
     /// The model's tensor is a vector, or has a matrix for each expert.
     #[error(
-        "{}: tensor {} changes {} of shape {dims:?}: kjit applies adapters only to plain matrices, \
-         not to vectors or expert matrices",
+        "{}: tensor {} changes {} of shape {dims:?}: \
+         kjit applies adapters only to plain matrices, not to vectors or expert matrices",
         QuotedText::path(path),
         QuotedText(tensor),
         QuotedText(base)
@@ -136,8 +136,8 @@ pub enum AdapterError {
     },
     /// The model uses the matrix in a way that has no adapted form.
     #[error(
-        "{}: the model does not multiply by {} as a plain matrix: kjit cannot apply an adapter to \
-         it",
+        "{}: the model does not multiply by {} as a plain matrix: \
+         kjit cannot apply an adapter to it",
         QuotedText::path(path),
         QuotedText(tensor)
     )]
@@ -149,8 +149,8 @@ pub enum AdapterError {
     },
     /// The rank of a pair is larger than the rank of the places for adapters.
     #[error(
-        "{}: the pair of {} has rank {rank}, the server has room for rank {most}: start it with \
-         --max-lora-rank {rank}",
+        "{}: the pair of {} has rank {rank}, the server has room for rank {most}: \
+         start it with --max-lora-rank {rank}",
         QuotedText::path(path),
         QuotedText(tensor)
     )]
@@ -166,8 +166,9 @@ pub enum AdapterError {
     },
     /// The places for adapters have no pair of the matrix.
     #[error(
-        "{}: an adapter that is loaded later cannot change {}, only whole matrices between the \
-         embedding and the output: give it with --lora, without --max-loras",
+        "{}: an adapter that is loaded later cannot change {}, \
+         only whole matrices between the embedding and the output: \
+         give it with --lora, without --max-loras",
         QuotedText::path(path),
         QuotedText(tensor)
     )]
@@ -209,8 +210,8 @@ pub enum AdapterError {
     },
     /// A tensor has elements that are infinite or NaN.
     #[error(
-        "{}: tensor {} has elements that are infinite or NaN: the training failed, or the file is \
-         damaged",
+        "{}: tensor {} has elements that are infinite or NaN: \
+         the training failed, or the file is damaged",
         QuotedText::path(path),
         QuotedText(tensor)
     )]

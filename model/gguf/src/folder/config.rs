@@ -143,8 +143,7 @@ impl Config {
         if text.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
             return Err(text.bad(
                 "partial_rotary_factor",
-                "must be 1: RoPE covers the whole head in this \
-                                                   type of model",
+                "must be 1: RoPE covers the whole head in this type of model",
             ));
         }
         if gemma {

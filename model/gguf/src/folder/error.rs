@@ -15,8 +15,8 @@ pub enum FolderError {
     },
     /// The folder contains no known model.
     #[error(
-        "is a directory, not a model file: use the path of a .gguf file, or of a folder with \
-         config.json, *.safetensors and tokenizer.json"
+        "is a directory, not a model file: use the path of a .gguf file, \
+         or of a folder with config.json, *.safetensors and tokenizer.json"
     )]
     NoModel,
     /// The operating system refused an operation.
@@ -59,8 +59,8 @@ pub enum FolderError {
     },
     /// The architecture is not supported as a folder.
     #[error(
-        "model_type is {}, which is not supported as a folder (supported: {known}): try a GGUF \
-         file of this model",
+        "model_type is {}, which is not supported as a folder (supported: \
+         {known}): try a GGUF file of this model",
         QuotedText(found)
     )]
     ModelType {
@@ -71,8 +71,8 @@ pub enum FolderError {
     },
     /// The weights are quantised.
     #[error(
-        "quantization_config has {}, but a folder's weights must be BF16, F16 or F32: use the \
-         model's original folder or a GGUF file",
+        "quantization_config has {}, but a folder's weights must be BF16, F16 or F32: \
+         use the model's original folder or a GGUF file",
         QuotedText(method)
     )]
     Quantized {
@@ -102,8 +102,8 @@ pub enum FolderError {
     },
     /// A tensor's byte range does not match its type and shape.
     #[error(
-        "tensor {} has {found} bytes, but its type and shape need {want}: damaged, download it \
-         again",
+        "tensor {} has {found} bytes, but its type and shape need {want}: \
+         damaged, download it again",
         QuotedText(tensor)
     )]
     Bytes {
@@ -140,8 +140,8 @@ pub enum FolderError {
     },
     /// A required tensor is missing.
     #[error(
-        "tensor {} is in none of the folder's files: the download is incomplete, or config.json \
-         belongs to a different model",
+        "tensor {} is in none of the folder's files: \
+         the download is incomplete, or config.json belongs to a different model",
         QuotedText(tensor)
     )]
     MissingTensor {
@@ -173,8 +173,8 @@ pub enum FolderError {
     },
     /// There are several files, but no index that lists the files of the model.
     #[error(
-        "has several .safetensors files and no model.safetensors.index.json that lists the model's \
-         files"
+        "has several .safetensors files \
+         and no model.safetensors.index.json that lists the model's files"
     )]
     Unclear,
     /// The tokenizer cannot be converted.
@@ -190,8 +190,8 @@ pub enum FolderError {
     },
     /// The tokenizer has no token that ends an answer.
     #[error(
-        "does not name the token that ends an answer: set eos_token in tokenizer_config.json, or \
-         eos_token_id in config.json or generation_config.json"
+        "does not name the token that ends an answer: set eos_token in tokenizer_config.json, \
+         or eos_token_id in config.json or generation_config.json"
     )]
     NoEnd,
     /// The tokens do not match the model.

@@ -164,8 +164,8 @@ impl Scaling {
             ["pissa", "olora", "corda", "loftq"].iter().any(|one| word.starts_with(one))
         };
         if init.as_str().is_some_and(changes) {
-            let why = "its training changed the base's matrices too: save it with PEFT's \
-                       path_initial_model_for_weight_conversion";
+            let why = "its training changed the base's matrices too: \
+                       save it with PEFT's path_initial_model_for_weight_conversion";
             return Err(refuse("init_lora_weights", init, why));
         }
         let alpha = of("lora_alpha");

@@ -25,8 +25,7 @@ pub fn write(
         if kind != Kind::Gemma3 {
             return Err(text.bad(
                 "rope_parameters",
-                "models of this type have one rope_parameters \
-                                                    for all layers",
+                "models of this type have one rope_parameters for all layers",
             ));
         }
         all.require("full_attention", full.as_ref())?;
@@ -37,8 +36,7 @@ pub fn write(
         if part.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
             return Err(part.bad(
                 "partial_rotary_factor",
-                "must be 1: RoPE covers the whole head in this \
-                                                   type of model",
+                "must be 1: RoPE covers the whole head in this type of model",
             ));
         }
     }

@@ -273,8 +273,8 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     if let [first, ..] = normalized[..] {
         let (n, first) = (normalized.len(), QuotedText(&first.content));
         remarks.push(format!(
-            "{n} added tokens, such as {first}, are matched in the original text, although \
-             tokenizer.json marks them \"normalized\""
+            "{n} added tokens, such as {first}, \
+             are matched in the original text, although tokenizer.json marks them \"normalized\""
         ));
     }
     #[allow(clippy::type_complexity, reason = "a flag's name and the flag")]
@@ -465,8 +465,8 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
         {
             if score.is_some() && last != Some(id) {
                 let why = format!(
-                    "its merges are not adjacent (merge {rank}), but kjit supports one rank per \
-                     token"
+                    "its merges are not adjacent (merge {rank}), \
+                     but kjit supports one rank per token"
                 );
                 return Err(fail(path, FolderError::Token { text, id: id.into(), why }));
             }

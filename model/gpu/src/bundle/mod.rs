@@ -51,8 +51,8 @@ pub enum BundleError {
     #[error("{}: the folder is not empty: use a new or empty folder", .0.display())]
     NotEmpty(PathBuf),
     /// The folder is not a bundle.
-    #[error("{}: not a proof bundle ({SUMS} is missing): create one with kjit doctor --export DIR \
-        --arch A", .0.display())]
+    #[error("{}: not a proof bundle ({SUMS} is missing): \
+        create one with kjit doctor --export DIR --arch A", .0.display())]
     NoBundle(PathBuf),
     /// The content was changed after writing. None of its kernels is run.
     #[error("{}: {why}: download the bundle again", path.display())]
@@ -72,8 +72,8 @@ pub enum BundleError {
     },
     /// The bundle is for another architecture.
     #[error(
-        "the bundle is for {bundle}, but {label} is a {device}: export a bundle with --arch \
-         {device}"
+        "the bundle is for {bundle}, but {label} is a {device}: \
+         export a bundle with --arch {device}"
     )]
     Arch {
         /// Architecture of the bundle.

@@ -60,8 +60,8 @@ impl Bundle {
         if version != Some(u64::from(VERSION)) {
             let found = version.map_or("none".to_owned(), |v| v.to_string());
             return Err(foreign(format!(
-                "format version {found} is not supported, only {VERSION}: use the version of kjit \
-                 that wrote it"
+                "format version {found} is not supported, only {VERSION}: \
+                 use the version of kjit that wrote it"
             )));
         }
         let manifest: Manifest =

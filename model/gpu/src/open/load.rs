@@ -171,8 +171,8 @@ pub(super) fn upload(
             Err(why) => {
                 let label = device.label();
                 remark = Some(format!(
-                    "the CPU also computes its host parts for prompts: the file's pages cannot be \
-                     locked for {label} ({why})"
+                    "the CPU also computes its host parts for prompts: \
+                     the file's pages cannot be locked for {label} ({why})"
                 ));
             }
         }

@@ -72,8 +72,8 @@ impl GpuRunner {
             let persistent = std::mem::take(&mut self.loaded.persistent);
             if self.records().is_ok() {
                 self.remarks.push(format!(
-                    "{label} refuses to capture cooperative launches ({refused}): kernels of one \
-                     block are used instead"
+                    "{label} refuses to capture cooperative launches ({refused}): \
+                     kernels of one block are used instead"
                 ));
                 return Ok(());
             }
@@ -82,8 +82,8 @@ impl GpuRunner {
         self.recordings.clear();
         self.captures = false;
         self.remarks.push(format!(
-            "{label} cannot capture launches in a graph ({refused}): every launch is issued \
-             again for each token, which is slower"
+            "{label} cannot capture launches in a graph ({refused}): \
+             every launch is issued again for each token, which is slower"
         ));
         Ok(())
     }

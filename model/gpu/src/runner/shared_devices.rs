@@ -72,8 +72,8 @@ impl SharedDevices {
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.calls > 0 && state.whole > 0 {
                 return Err(SessionError::Device(format!(
-                    "another model of this process computes on {}, and waits for the receiver of \
-                     its tokens: open this one between two answers, or give --persistent off",
+                    "another model of this process computes on {}, and waits for the receiver \
+                     of its tokens: open this one between two answers, or give --persistent off",
                     one.devices.join(", ")
                 )));
             }

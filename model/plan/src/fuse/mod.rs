@@ -7,8 +7,8 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "positions come from iterating over this list of operations; numbers of a file are \
-        not used as indices"
+    reason = "positions come from iterating over this list of operations; \
+        numbers of a file are not used as indices"
 )]
 
 mod step;

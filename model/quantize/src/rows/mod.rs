@@ -30,8 +30,8 @@ pub enum RowError {
     },
     /// The lengths of weights, importance and output do not match.
     #[error(
-        "{weights} weights in rows of {cols} with {importance} numbers of importance do not match \
-         an output of {bytes} bytes"
+        "{weights} weights in rows \
+         of {cols} with {importance} numbers of importance do not match an output of {bytes} bytes"
     )]
     Lengths {
         /// Number of weights.

@@ -179,8 +179,7 @@ fn invalid_schema_is_refused_with_position() {
         (json!({ "properties": [] }), "$.properties"),
         (
             json!({ "type": "object", "unevaluatedItems": 3 }),
-            "$.unevaluatedItems: 3 is not a \
-                                                              schema",
+            "$.unevaluatedItems: 3 is not a schema",
         ),
         (json!({ "minLength": -1 }), "$.minLength: -1 is not an integer of at least 0"),
         (json!({ "multipleOf": 0 }), "$.multipleOf"),

@@ -112,11 +112,10 @@ fn pieces_match_reference() {
 fn every_reference_name_is_known() {
     let names: std::collections::HashSet<_> = Pretokenizer::names().collect();
     assert_eq!(names.len(), Pretokenizer::names().count(), "a name occurs twice");
-    let newer = "minicpm5 spark2_5 youtu jais-2 granite-embed-multi-311m sarvam-moe whitespace \
-        megrez poro-chat viking bloom \
-                 gpt3-finnish exaone-moe chameleon granite-embed-multi-97m tiny_aya cohere2moe \
-                 superbpe bailingmoe bailingmoe2 \
-                 llada-moe seed-coder kimi-k2 ufakzeka afmoe laguna";
+    let newer = "minicpm5 spark2_5 youtu \
+        jais-2 granite-embed-multi-311m sarvam-moe whitespace megrez poro-chat \
+        viking bloom gpt3-finnish exaone-moe chameleon granite-embed-multi-97m tiny_aya cohere2moe \
+        superbpe bailingmoe bailingmoe2 llada-moe seed-coder kimi-k2 ufakzeka afmoe laguna";
     for name in newer.split_whitespace() {
         assert!(names.contains(name), "{name}");
     }

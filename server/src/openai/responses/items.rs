@@ -128,8 +128,8 @@ impl Turns {
             }
             other => {
                 let why = format_args!(
-                    "'{other}' is not known here: give message, reasoning, function_call or \
-                     function_call_output"
+                    "'{other}' is not known here: \
+                     give message, reasoning, function_call or function_call_output"
                 );
                 return Err(f.wrong("type", why));
             }
@@ -258,8 +258,8 @@ mod tests {
         for (item, why) in [
             (
                 json!({ "type": "web_search_call", "id": "w" }),
-                "'input[1].type': 'web_search_call' is not known here: give message, reasoning, \
-                 function_call or function_call_output",
+                "'input[1].type': 'web_search_call' is not known here: \
+                 give message, reasoning, function_call or function_call_output",
             ),
             (
                 json!({ "role": "user", "content": [{ "type": "input_image", "image_url": "x" }] }),

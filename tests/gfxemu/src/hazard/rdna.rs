@@ -201,8 +201,8 @@ impl Hazards {
                 let (number, slow) = p.slow;
                 if early && number > s.done && s.vector - number <= 5 && s.slow - slow <= 1 {
                     return Err(format!(
-                        "hazard: {} is a transcendental's result, {} vector instructions ago, and \
-                         no wait for it",
+                        "hazard: {} is a transcendental's result, \
+                         {} vector instructions ago, and no wait for it",
                         vector_name(r),
                         s.vector - number
                     ));
@@ -220,8 +220,8 @@ impl Hazards {
         let before = sources.iter().filter(|o| o.1 >= change).min_by_key(|o| o.1);
         match before {
             Some(&(before, ago)) if (change - behind - 1) + (ago - change) <= 2 => Err(format!(
-                "hazard: {} and {} were written on both sides of a change of EXEC, and no wait \
-                 for them",
+                "hazard: {} and {} were written on both sides of a change of EXEC, \
+                 and no wait for them",
                 vector_name(before.first),
                 vector_name(after.first)
             )),
@@ -277,8 +277,8 @@ impl Hazards {
             };
             if *behind < needed {
                 return Err(format!(
-                    "hazard: a matrix is {what} {behind} vector instructions behind it, not \
-                     {needed}"
+                    "hazard: a matrix is {what} {behind} vector instructions behind it, \
+                     not {needed}"
                 ));
             }
         }

@@ -122,8 +122,8 @@ pub fn junit(rows: &[Row]) -> String {
     let (failures, skipped) = (count(Verdict::Wrong), count(Verdict::Refused));
     let _ = writeln!(
         out,
-        "<testsuites name=\"kjit doctor\" tests=\"{all}\" failures=\"{failures}\" errors=\"0\" \
-         skipped=\"{skipped}\">"
+        "<testsuites name=\"kjit \
+         doctor\" tests=\"{all}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\">"
     );
     for row in rows {
         let count = |of: Verdict| row.checks.iter().filter(|c| c.verdict == of).count();

@@ -125,8 +125,8 @@ fn print(rows: &[Row], output: BenchOutput) -> anyhow::Result<()> {
             let (arch, name, memory, arithmetic) = (c.arch, c.name, c.gb_per_s, c.tflop_per_s);
             writeln!(
                 out,
-                "Computed, not measured. The floor on {arch} is that of a {name}, according to \
-                 its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
+                "Computed, not measured. The floor on {arch} is that of a {name}, \
+                 according to its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
             )?;
             if c.units > 0 {
                 let (units, mhz) = (c.units, c.mhz);

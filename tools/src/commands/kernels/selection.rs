@@ -80,8 +80,7 @@ pub(super) fn open_device(
     }
     engine.device(&shared.device.to_string()).with_context(|| match flag {
         "--kernels" => {
-            "--kernels needs a GPU; with --arch it shows resources without a GPU and without \
-             times"
+            "--kernels needs a GPU; with --arch it shows resources without a GPU and without times"
                 .to_string()
         }
         _ => format!("{flag} needs a GPU"),

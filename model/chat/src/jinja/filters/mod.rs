@@ -59,8 +59,7 @@ pub fn filter(
         "map" => map(value, arguments, meter, levels),
         "reject" | "rejectattr" | "select" | "selectattr" => select(name, value, arguments, meter),
         "random" => wrong(
-            "the filter 'random' is not supported: prompts must not depend on random \
-             numbers",
+            "the filter 'random' is not supported: prompts must not depend on random numbers",
         ),
         _ => wrong(format!("unknown filter '{name:.40}'")),
     }

@@ -248,8 +248,8 @@ pub fn unknown<T>(value: &Value, name: &str) -> Result<T, Fault> {
     };
     if changes {
         return wrong(format!(
-            "{name}(): a template cannot change an existing value; create a new one ('set x = x + \
-             [y]', 'dict(x, a=1)')"
+            "{name}(): a template cannot change an existing value; \
+             create a new one ('set x = x + [y]', 'dict(x, a=1)')"
         ));
     }
     wrong(format!("{} has no method {name:.40}()", value.kind()))
