@@ -352,9 +352,11 @@ pub(crate) fn open_or_clear(
 
 /// Moves the item with this name away, or removes it if it cannot be moved.
 pub(crate) fn clear_place(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<(), Fault> {
-    let aside = base.create_dir(QUARANTINE).or_else(|fault| match base.remove_tree(QUARANTINE, TREE_DEPTH) {
-        Ok(()) => base.create_dir(QUARANTINE),
-        Err(_) => Err(fault),
+    let aside = base.create_dir(QUARANTINE).or_else(|fault| {
+        match base.remove_tree(QUARANTINE, TREE_DEPTH) {
+            Ok(()) => base.create_dir(QUARANTINE),
+            Err(_) => Err(fault),
+        }
     });
     let moved = aside.and_then(|aside| {
         trim_aside(&aside);

@@ -54,7 +54,7 @@ mod settings;
 
 pub use error::Error;
 pub use hub::{Hub, Local, Pulled};
-pub use names::{ModelFiles, DEFAULT_QUANTIZATION, models};
+pub use names::{DEFAULT_QUANTIZATION, ModelFiles, models};
 #[doc(hidden)]
 pub use non_exhaustive::NonExhaustive;
 pub use reference::{BadReference, MAIN, Pick, Reference, SCHEME, is_address};

@@ -147,9 +147,11 @@ pub(crate) fn choose(models: &[ModelFiles], pick: &Pick) -> Result<ModelFiles, A
         }
         Pick::Default if all.len() == 1 => all.clone(),
         Pick::Default => {
-            return choose(models, &Pick::Tag(DEFAULT_QUANTIZATION.to_owned())).map_err(|_| match firsts(&all) {
-                none if none.is_empty() => AmbiguousReference::Nothing(none),
-                several => AmbiguousReference::Several(several),
+            return choose(models, &Pick::Tag(DEFAULT_QUANTIZATION.to_owned())).map_err(|_| {
+                match firsts(&all) {
+                    none if none.is_empty() => AmbiguousReference::Nothing(none),
+                    several => AmbiguousReference::Several(several),
+                }
             });
         }
     };

@@ -142,8 +142,9 @@ impl DraftPolicy {
                 let share = tried.map_or(8.0, |tried| f64::from(tried + 1));
                 self.drafted += (took - self.drafted) / share;
                 self.gained += (right - self.gained) / share;
-                self.trying =
-                    tried.map(|tried| tried + 1).filter(|tried| *tried < TRIAL_STEPS && right > MIN_ACCEPTED);
+                self.trying = tried
+                    .map(|tried| tried + 1)
+                    .filter(|tried| *tried < TRIAL_STEPS && right > MIN_ACCEPTED);
             }
         }
         self.since = self.since.saturating_add(1);

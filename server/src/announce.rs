@@ -86,7 +86,9 @@ impl Announcer {
             let Ok(card) = self.service.work(move || card(&of, &worker, port, true)).await else {
                 return;
             };
-            let sent = timeout(ANNOUNCE_TIMEOUT, post(&self.hive, &self.worker.id, card.to_string())).await;
+            let sent =
+                timeout(ANNOUNCE_TIMEOUT, post(&self.hive, &self.worker.id, card.to_string()))
+                    .await;
             self.said(sent);
             let next = Instant::now() + ANNOUNCE_INTERVAL;
             while Instant::now() < next && self.card(false) == told {

@@ -267,7 +267,9 @@ fn takes_nothing(parameters: &Value) -> bool {
         Some(Value::Array(all)) => all.is_empty(),
         other => other.is_none(),
     };
-    empty("properties") && empty("required") && !CALL_MARKERS.iter().any(|word| map.contains_key(*word))
+    empty("properties")
+        && empty("required")
+        && !CALL_MARKERS.iter().any(|word| map.contains_key(*word))
 }
 
 /// The schema of a tool's arguments. Arguments must be an object, even if the schema does not say

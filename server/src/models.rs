@@ -381,9 +381,8 @@ impl Models {
                 NextStep::GiveUp(at, why) => {
                     let name = name(at);
                     (options.say)(&format!("{name} cannot be loaded: {why}"));
-                    let why = format!(
-                        "'{name}' does not fit in memory beside the models in use: {why}"
-                    );
+                    let why =
+                        format!("'{name}' does not fit in memory beside the models in use: {why}");
                     self.put(at, Err(Refusal::unavailable(10, why)));
                 }
             }

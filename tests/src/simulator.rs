@@ -160,7 +160,9 @@ impl Setup {
             return;
         }
         let mut command = Command::new(std::env::current_exe().unwrap_or_default());
-        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD_VARIABLE, test);
+        command
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(CHILD_VARIABLE, test);
         let output = self
             .apply(temporary, &mut command)
             .output()

@@ -263,8 +263,8 @@ impl Link {
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(e) => {
-                    self.ended |=
-                        e.kind() != std::io::ErrorKind::WouldBlock || self.heard.elapsed() > MAX_SILENCE
+                    self.ended |= e.kind() != std::io::ErrorKind::WouldBlock
+                        || self.heard.elapsed() > MAX_SILENCE
                 }
             }
             break;

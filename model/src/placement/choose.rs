@@ -217,7 +217,8 @@ impl RequestedDevices {
             let memory = plan_for(engine, graph, device.target(), options).map_err(failed)?.memory;
             let (free, _) = free_memory(&device).map_err(failed)?;
             let free = options.memory.map_or(free, |most| most.min(free));
-            let bytes = free.saturating_sub(memory.rest).saturating_sub(RESERVED_BYTES.min(free / 16));
+            let bytes =
+                free.saturating_sub(memory.rest).saturating_sub(RESERVED_BYTES.min(free / 16));
             // Memory is counted in the layout of the file. Some formats take more memory in the
             // layout of the device.
             let file: u64 = needs.iter().map(|n| n.weights).sum();

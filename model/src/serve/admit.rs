@@ -7,7 +7,7 @@ use super::launched::Leaving;
 use super::paged;
 use super::paged::RESERVED_POSITIONS;
 use super::request::{Failure, Reason};
-use super::retained::{Source, MIN_SHARED_TOKENS, coming};
+use super::retained::{MIN_SHARED_TOKENS, Source, coming};
 use super::running::{ActiveRequest, End, Running};
 use super::waiting::AdmitDecision;
 use super::worker::Worker;
@@ -207,7 +207,8 @@ impl Worker {
         let tokens = r.known().to_vec();
         let Running { id, job, .. } = r;
         self.crowded = false;
-        let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= MIN_SHARED_TOKENS;
+        let good =
+            self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= MIN_SHARED_TOKENS;
         let leaving = Leaving { id, owner: job.owner, tokens: good.then_some(tokens) };
         match self.launched.as_ref().is_some_and(|step| step.has(id)) {
             true => self.leaving.push(leaving),

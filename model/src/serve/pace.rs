@@ -36,7 +36,8 @@ impl Pace {
         // A step that did not fill its budget does not show that a larger one would fit.
         let filled = prompts as f64 >= 0.75 * self.budget;
         if prompts > 0 && (filled || change < 1.0) {
-            self.budget = (self.budget * change).clamp(BUDGET_ON_GPU as f64, MAX_PROMPT_TOKENS as f64);
+            self.budget =
+                (self.budget * change).clamp(BUDGET_ON_GPU as f64, MAX_PROMPT_TOKENS as f64);
         }
     }
 }

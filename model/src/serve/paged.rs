@@ -103,7 +103,8 @@ impl Worker {
 
     /// Stores a sequence's pages in the prefix cache.
     fn keep_pages(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
-        let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= MIN_SHARED_TOKENS)
+        let Some(session) =
+            self.session.as_mut().filter(|_| self.reuse && tokens.len() >= MIN_SHARED_TOKENS)
         else {
             return;
         };

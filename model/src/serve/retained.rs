@@ -86,7 +86,10 @@ impl RetainedSequences {
         let here = self.of(owner).map(|(i, one)| (common(asked, &one.tokens), i)).max();
         let there = running.map(|(id, tokens)| (common(asked, tokens), id)).max();
         self.now += 1;
-        match (here.filter(|(n, _)| *n >= MIN_SHARED_TOKENS), there.filter(|(n, _)| *n >= MIN_SHARED_TOKENS)) {
+        match (
+            here.filter(|(n, _)| *n >= MIN_SHARED_TOKENS),
+            there.filter(|(n, _)| *n >= MIN_SHARED_TOKENS),
+        ) {
             (Some((n, i)), other) if other.is_none_or(|(m, _)| m <= n) => {
                 let Some(one) = self.all.get_mut(i) else { return Source::None };
                 one.used = self.now;

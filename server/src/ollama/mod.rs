@@ -60,7 +60,10 @@ pub fn tags(service: &Service, running: bool) -> Value {
             // If the model is never unloaded, Ollama's year is used.
             let end = left.and_then(|left| SystemTime::now().checked_add(left));
             let end = end.and_then(|end| end.duration_since(UNIX_EPOCH).ok());
-            map.insert("expires_at".to_owned(), end.map_or_else(|| NEVER_EXPIRES.to_owned(), moment).into());
+            map.insert(
+                "expires_at".to_owned(),
+                end.map_or_else(|| NEVER_EXPIRES.to_owned(), moment).into(),
+            );
             map.insert(
                 "size_vram".to_owned(),
                 if loaded.device.is_gpu() { loaded.weights } else { 0 }.into(),

@@ -83,7 +83,8 @@ impl Lds {
             Ok(())
         } else if touch.phase == who.phase {
             Err("with no barrier between")
-        } else if touch.wave != SEVERAL_WAVES && touch.operation > self.settled[touch.wave as usize] {
+        } else if touch.wave != SEVERAL_WAVES && touch.operation > self.settled[touch.wave as usize]
+        {
             Err("and did not wait for that before the barrier")
         } else {
             Ok(())
@@ -111,10 +112,12 @@ impl Lds {
             if kind == Kind::Read {
                 let other =
                     reader.wave != NO_WAVE && reader.wave != who.wave && reader.phase == who.phase;
-                self.readers[i] = LdsAccess { wave: if other { SEVERAL_WAVES } else { who.wave }, ..now };
+                self.readers[i] =
+                    LdsAccess { wave: if other { SEVERAL_WAVES } else { who.wave }, ..now };
             } else {
                 let other = both_atomic && writer.wave != who.wave && writer.phase == who.phase;
-                self.writers[i] = LdsAccess { wave: if other { SEVERAL_WAVES } else { who.wave }, ..now };
+                self.writers[i] =
+                    LdsAccess { wave: if other { SEVERAL_WAVES } else { who.wave }, ..now };
                 self.atomic[i] = kind == Kind::Atomic;
             }
         }

@@ -57,11 +57,7 @@ impl Text {
     /// The number after the modifier `key:`, or 0 without it.
     pub fn number(&self, key: &str) -> Result<i64, String> {
         self.value(key).map_or(Ok(0), |text| {
-            integer(text).ok_or_else(|| {
-                format!(
-                    "{key}:{text} is not a number"
-                )
-            })
+            integer(text).ok_or_else(|| format!("{key}:{text} is not a number"))
         })
     }
 

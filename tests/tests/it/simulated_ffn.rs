@@ -212,8 +212,7 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         let session = all.open(&with).unwrap();
         let line = said(&session);
         assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
-        let why =
-            "layers that do not fit on the GPU are streamed: \
+        let why = "layers that do not fit on the GPU are streamed: \
              the rates of the CPU and of copies cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
@@ -222,7 +221,11 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         let dir = tempfile::tempdir().unwrap();
         let config = |kind: &str| {
             let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
-            Config::new().cache(cache).isolation(Isolation::Worker(WORKER.into())).compiler_kind(kind).without_trial()
+            Config::new()
+                .cache(cache)
+                .isolation(Isolation::Worker(WORKER.into()))
+                .compiler_kind(kind)
+                .without_trial()
         };
         let warm = |graph: &Graph| {
             let compiling = Engine::new(config("hiprtc"));

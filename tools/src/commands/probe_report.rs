@@ -169,7 +169,8 @@ mod tests {
     fn report_text_has_every_figure_in_four_kilobytes() {
         let all = report(&"a long remark ".repeat(30), 60).text();
         assert!(
-            all.len() <= MAX_BYTES && (0..60).all(|i| all.contains(&format!("figure {i}: 0.50 µs")))
+            all.len() <= MAX_BYTES
+                && (0..60).all(|i| all.contains(&format!("figure {i}: 0.50 µs")))
         );
         let none = report("", 1000).text();
         assert!(none.len() <= MAX_BYTES && none.starts_with("kjit "), "{}", none.len());

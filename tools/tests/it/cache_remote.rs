@@ -1,6 +1,6 @@
 //! `--cache-remote`: a server of signed kernels, on simulated cards.
 
-use crate::support::machine::{RUN_SETTINGS, MODEL, Machine, document, err, simulated};
+use crate::support::machine::{MODEL, Machine, RUN_SETTINGS, document, err, simulated};
 use crate::support::model;
 use kjit_cache::SecretKey;
 use std::io::{BufRead, BufReader, Write};

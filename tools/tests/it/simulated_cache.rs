@@ -5,7 +5,7 @@
 //! The simulated compiler writes code objects with notes and symbols. The code that runs is the
 //! same source, compiled for the CPU.
 
-use crate::support::machine::{RUN_SETTINGS, MODEL, Machine, document, err, failure, simulated};
+use crate::support::machine::{MODEL, Machine, RUN_SETTINGS, document, err, failure, simulated};
 use crate::support::model;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;

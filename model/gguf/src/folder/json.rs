@@ -75,7 +75,8 @@ fn mark_bare_words(bytes: &mut [u8]) {
             Some(b'\\') if in_text => at += 1,
             Some(b'"') => in_text = !in_text,
             Some(b'N' | b'I' | b'-') if !in_text => {
-                if let Some((word, text, _)) = BARE_WORDS.iter().find(|(word, ..)| rest.starts_with(word))
+                if let Some((word, text, _)) =
+                    BARE_WORDS.iter().find(|(word, ..)| rest.starts_with(word))
                 {
                     rest.iter_mut().zip(*text).for_each(|(byte, new)| *byte = *new);
                     at += word.len() - 1;

@@ -136,13 +136,14 @@ impl Scaling {
             value: one_line(&value.to_string()),
             why,
         };
-        let bytes =
-            json::json_bytes(&path, json::MAX_SETTINGS)?.ok_or_else(|| AdapterError::Unsupported {
+        let bytes = json::json_bytes(&path, json::MAX_SETTINGS)?.ok_or_else(|| {
+            AdapterError::Unsupported {
                 path: folder.to_owned(),
                 key: CONFIG.to_owned(),
                 value: "missing".to_owned(),
                 why: "a PEFT adapter needs this file and adapter_model.safetensors",
-            })?;
+            }
+        })?;
         let config: Map<String, Value> = json::parse(&path, &bytes)?;
         let of = |key: &str| config.get(key).unwrap_or(&Value::Null);
         let kind = of("peft_type");

@@ -21,9 +21,10 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
         header.str(KEY, &text);
         return Ok(());
     }
-    for (name, most) in
-        [("chat_template.json", json::MAX_SETTINGS), ("tokenizer_config.json", json::MAX_TOKENIZER_CONFIG)]
-    {
+    for (name, most) in [
+        ("chat_template.json", json::MAX_SETTINGS),
+        ("tokenizer_config.json", json::MAX_TOKENIZER_CONFIG),
+    ] {
         let Some(file) = Object::read_keys(folder.join(name), most, &["chat_template"])? else {
             continue;
         };

@@ -531,11 +531,8 @@ fn roles(
 ) -> Result<Option<String>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let keys = ["bos_token", "eos_token", "add_bos_token", "add_eos_token"];
-    let of_tokenizer = Object::read_keys(
-        folder.join("tokenizer_config.json"),
-        json::MAX_TOKENIZER_CONFIG,
-        &keys,
-    )?;
+    let of_tokenizer =
+        Object::read_keys(folder.join("tokenizer_config.json"), json::MAX_TOKENIZER_CONFIG, &keys)?;
     let of_generation = Object::read(folder.join("generation_config.json"))?;
     // A string, or an object with `content`.
     let named = |role: &str| -> Result<Option<u32>, Error> {

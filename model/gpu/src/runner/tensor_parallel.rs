@@ -382,7 +382,11 @@ fn arrives(
         let r = &runner.loaded;
         let missing = || SessionError::Device("the devices' reductions differ".to_owned());
         let sum = r.plan.sums().into_iter().nth(kind).ok_or_else(missing)?;
-        let rows = if seed <= LARGEST_PATTERNS { sum.program.tokens } else { sum.program.tokens.min(ROWS) };
+        let rows = if seed <= LARGEST_PATTERNS {
+            sum.program.tokens
+        } else {
+            sum.program.tokens.min(ROWS)
+        };
         let values = rows as usize * sum.cols;
         let buffer = |at: usize| match sum.launch.args.get(at) {
             Some(Bind::Buffer(id)) => {

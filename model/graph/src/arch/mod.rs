@@ -61,5 +61,9 @@ pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
 
 /// The architectures' names.
 pub fn known() -> Vec<&'static str> {
-    table::TABLE.iter().map(|facts| facts.arch).chain(ARCH_FUNCTIONS.iter().map(|(name, _)| *name)).collect()
+    table::TABLE
+        .iter()
+        .map(|facts| facts.arch)
+        .chain(ARCH_FUNCTIONS.iter().map(|(name, _)| *name))
+        .collect()
 }

@@ -204,9 +204,7 @@ impl<'a> Reader<'a> {
         let number = |word: &str| match fields.get(word) {
             None | Some(Value::Bool(_)) => Ok(None),
             Some(Value::Number(n)) => Decimal::of(n).map(Some).ok_or_else(|| {
-                format!(
-                    "{at}.{word}: {n} has an exponent beyond ±400, which is not supported"
-                )
+                format!("{at}.{word}: {n} has an exponent beyond ±400, which is not supported")
             }),
             Some(other) => Err(format!("{at}.{word}: {} is not a number", short(other))),
         };

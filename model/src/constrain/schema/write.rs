@@ -230,7 +230,9 @@ impl Writer<'_> {
         let date_formats = ["date-time", "time", "duration"];
         let most =
             match strings.formats.iter().any(|format| date_formats.contains(&format.as_str())) {
-                true => Some(strings.most.unwrap_or(MAX_DATE_CHARS).min(MAX_DATE_CHARS.max(strings.least))),
+                true => Some(
+                    strings.most.unwrap_or(MAX_DATE_CHARS).min(MAX_DATE_CHARS.max(strings.least)),
+                ),
                 false => strings.most,
             };
         let schema = |patterns: &[&str], formats: &[String]| {

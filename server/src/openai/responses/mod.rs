@@ -125,7 +125,10 @@ pub fn input_items(service: &Service, caller: &Caller, id: &str) -> Result<Respo
 
 fn unknown(id: &str) -> Refusal {
     let id: String = id.chars().take(100).collect();
-    let why = format!("response '{}' is not stored: \
-                       responses are stored for an hour", id.escape_debug());
+    let why = format!(
+        "response '{}' is not stored: \
+                       responses are stored for an hour",
+        id.escape_debug()
+    );
     Refusal::unknown(why)
 }

@@ -185,7 +185,7 @@ fn size(value: &Value) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arc, Client, Entry, FOR, Instant, MAX_RESPONSES, MAX_BYTES, ResponseStore, Value};
+    use super::{Arc, Client, Entry, FOR, Instant, MAX_BYTES, MAX_RESPONSES, ResponseStore, Value};
     use std::time::Duration;
 
     fn json_text(bytes: usize) -> Arc<Value> {

@@ -154,8 +154,8 @@ pub fn back(got: &Back) -> Check {
 /// Compares a GPU's memory with the estimate of `kjit inspect`. `None` on the CPU.
 pub fn memory(opened: &Opened) -> Option<Check> {
     let (estimate, taken) = (opened.estimate?, opened.taken?);
-    let [right, near] =
-        [(20, MEMORY_BOUNDS[0]), (7, MEMORY_BOUNDS[1])].map(|(part, slack)| estimate / part + slack);
+    let [right, near] = [(20, MEMORY_BOUNDS[0]), (7, MEMORY_BOUNDS[1])]
+        .map(|(part, slack)| estimate / part + slack);
     let difference = taken.abs_diff(estimate);
     let verdict = match difference {
         d if d <= right => Verdict::Right,

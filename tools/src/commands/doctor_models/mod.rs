@@ -84,8 +84,10 @@ struct Oracle {
 /// Tests all models on all devices.
 pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> {
     if let Some(context) = args.context.filter(|context| *context < MIN_CONTEXT) {
-        anyhow::bail!("-c {context} is too small: \
-                       the tests need a context of {MIN_CONTEXT} tokens");
+        anyhow::bail!(
+            "-c {context} is too small: \
+                       the tests need a context of {MIN_CONTEXT} tokens"
+        );
     }
     let engine = engine::engine(shared);
     let (devices, notes) = devices(&engine, shared)?;

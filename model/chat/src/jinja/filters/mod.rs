@@ -58,9 +58,9 @@ pub fn filter(
         | "slice" | "sum" => lists::filter(name, value, &arguments, meter),
         "map" => map(value, arguments, meter, levels),
         "reject" | "rejectattr" | "select" | "selectattr" => select(name, value, arguments, meter),
-        "random" => wrong(
-            "the filter 'random' is not supported: prompts must not depend on random numbers",
-        ),
+        "random" => {
+            wrong("the filter 'random' is not supported: prompts must not depend on random numbers")
+        }
         _ => wrong(format!("unknown filter '{name:.40}'")),
     }
 }

@@ -1,6 +1,8 @@
 //! Regular expressions for the decimals of a range.
 
-use super::{MAX_BOUND_DIGITS, Bound, Decimal, SIGNIFICANT, INTEGER_DIGITS, decremented, incremented};
+use super::{
+    Bound, Decimal, INTEGER_DIGITS, MAX_BOUND_DIGITS, SIGNIFICANT, decremented, incremented,
+};
 use std::cmp::Ordering;
 use std::fmt::Write;
 
