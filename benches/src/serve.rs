@@ -3,7 +3,7 @@
 //! the request.
 
 use crate::{Options, Result};
-use kjit_model::prompt_lookup::MOST;
+use kjit_model::prompt_lookup::MAX_DRAFTS;
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::{Event, Request, Scheduler, SchedulerOptions, Status, Stop};
 use kjit_model::session::{DecodeControl, OpenOptions, Session, StepOutput, Want, Work};
@@ -135,7 +135,7 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
         let (mut chosen, mut steps, mut start) =
             (plain.iter().take(1).copied().collect::<Vec<_>>(), 0u32, Instant::now());
         while chosen.len() < tokens {
-            let next = plain.get(chosen.len()..).unwrap_or_default().iter().take(MOST);
+            let next = plain.get(chosen.len()..).unwrap_or_default().iter().take(MAX_DRAFTS);
             let draft = next.map(|id| if right { *id } else { id ^ 1 });
             let now: Vec<u32> = chosen.last().copied().into_iter().chain(draft).collect();
             let work = Work { sequence: id, tokens: &now, want: Want::Drafted(now.len() - 1) };
@@ -158,7 +158,7 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
         out,
         "drafts           a token {:.2} ms; {} drafted and right {:.2} ms a step, which gives {gives:.1} tokens: {:.2} times; all wrong {:.2} ms; the same tokens: {same}, {also}",
         1e3 * one,
-        MOST,
+        MAX_DRAFTS,
         1e3 * right,
         gives * one / right,
         1e3 * wrong,
