@@ -122,7 +122,7 @@ static const char* told(const char* variable, const std::string& file) {
 static bool misbehave(const std::string& how, std::string& code) {
     const char* once = getenv("HIPSIM_ONCE");
     if (once && mkdir(once, 0700) != 0) return false;
-    if (how == "print") puts("this is no answer"), fflush(stdout);
+    if (how == "print") puts("this is not a valid answer"), fflush(stdout);
     if (how == "abort") say("comgr: LLVM ERROR: as the test wants it"), abort();
     if (how == "kill") raise(SIGKILL);
     if (how == "loop") for (volatile int i = 0;; i = i + 1) {}

@@ -2,8 +2,8 @@
 // dialect of kjit.h, it makes of it a host program in which every GPU thread is a fiber; exec.h
 // runs them.
 //
-// Lanes of a wave hand over to one another directly: who arrives at a wave operation lets the next
-// lane run, and the last one to arrive goes on at once. So an operation costs one switch a lane.
+// Lanes of a wave switch to each other directly: a lane that reaches a wave operation switches to
+// the next lane, and the last lane to reach it continues. So an operation costs one switch a lane.
 // Barriers and waiting for other blocks go through the scheduler.
 //
 // Needs KJ_WAVE and KJ_BLOCK, as kjit.h does. x86-64 switches fibers with six pushes, other
@@ -57,8 +57,8 @@ struct Block {
 #endif
 };
 
-// At the top of its own stack, so that the stack pointer tells which fiber runs: no thread-local
-// variable that a compiler might keep over a switch to another thread.
+// At the top of its own stack, so that the stack pointer identifies the running fiber: no
+// thread-local variable that a compiler might keep over a switch to another thread.
 struct alignas(64) Fiber {
 #if defined(__x86_64__)
     void* sp;

@@ -16,7 +16,7 @@ pub struct Costs {
     pub meet: [f64; 3],
     /// Bytes per second that can be read, as a fraction of the stated rate.
     pub reads: f64,
-    /// Whether a card told them (`scripts/cards --bounds`).
+    /// Whether they were measured on a card (`scripts/cards --bounds`).
     pub measured: bool,
 }
 

@@ -9,8 +9,8 @@ use kjit_model::session::{KvType, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The same options as in the batch tests (`side_by_side`), so that both use the same compiled
-/// kernels.
+/// These options equal the options of the batch tests (`side_by_side`), so that both use the same
+/// compiled kernels.
 #[must_use]
 pub fn options(kv: KvType) -> OpenOptions {
     OpenOptions {

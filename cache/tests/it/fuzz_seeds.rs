@@ -33,7 +33,7 @@ fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
 
     let dir = scratch();
     let pack = |names: &[&str], secret: Option<&SecretKey>| {
-        // Created without a clock, so that the bytes are always the same.
+        // Created without a clock, so that the bytes are always equal.
         let maker = Cache::open(
             Config::for_app("seed").ignore_environment().dir(dir.path().join(names.concat())),
         );

@@ -135,7 +135,7 @@ impl World {
                     },
                 );
                 assert_eq!(found.entry.payload(), artefact(s, m).payload);
-                assert!(!(made && self.there.contains(&(s, m))), "made although it was there");
+                assert!(!(made && self.there.contains(&(s, m))), "created although it existed");
                 if made {
                     self.added(s, m);
                 }

@@ -213,7 +213,7 @@ mod tests {
     fn attention_matches_f64_for_all_options_and_odd_sizes() {
         let mut rng = Rng::new();
         for (heads, key_heads, dim, before, tokens, window, soft_cap) in CASES {
-            // f16 keeps 11 bits of a key or value. q8_0 keeps seven bits and a sign, relative to
+            // f16 stores 11 bits of a key or value. q8_0 stores seven bits and a sign, relative to
             // the largest element of the block.
             for (kv, tolerance) in [(KvType::F32, 2e-6), (KvType::F16, 1e-3), (KvType::Q8_0, 2e-2)]
             {

@@ -548,8 +548,8 @@ mod tests {
                             isa.name()
                         );
                     }
-                    // Other tasks (single panels, fewer tokens) give the same bits and write
-                    // nothing else.
+                    // Other tasks (single panels, fewer tokens) give bit-for-bit equal results and
+                    // write nothing else.
                     let fewer = tokens.min(LANES);
                     let mut parts = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(LANES) {

@@ -361,8 +361,8 @@ mod tests {
                              got {got}, expected {want}; {rng}"
                         );
                     }
-                    // The bits are equal with other tokens in the step, and in tasks of single
-                    // groups.
+                    // The results are bit for bit equal with other tokens in the step, and in tasks
+                    // of single groups.
                     let alone = x
                         .chunks(cols)
                         .flat_map(|x| product(isa, (w, &interleaved), x, Some(&bias), 0, rows));

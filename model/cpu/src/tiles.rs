@@ -415,7 +415,7 @@ mod tests {
                             isa.name()
                         );
                     }
-                    // Other tasks (single panels, fewer tokens) give the same bits.
+                    // Other tasks (single panels, fewer tokens) give bit-for-bit equal results.
                     let fewer = tokens.min(32);
                     let mut parts = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(LANES) {

@@ -291,8 +291,8 @@ mod tests {
             few > 3 && few < many && many < 32,
             "{few} of a slower one, {many} of a faster one"
         );
-        // 65 GB/s together are less than a quarter more than 55, and so are 73 without a mutual
-        // slowdown. 80 are more.
+        // A concurrent rate of 65 GB/s is less than a quarter above 55 GB/s. The same holds for 73
+        // GB/s without a mutual slowdown. 80 are more.
         assert_eq!(chosen(20.0, [15.0, 50.0]), None);
         assert_eq!(chosen(18.0, [18.0, 55.0]), None);
         assert!(chosen(25.0, [25.0, 55.0]).is_some());

@@ -59,8 +59,8 @@ fn persistent_kernel_matches_many_launches() {
 }
 
 /// Waves of the one launch are delayed, other waves in each launch, so that code that relies on
-/// timing fails. The order of sums is fixed, so the logits have the same bits each time. The tokens
-/// are the same as with many launches.
+/// timing fails. The order of sums is fixed, so the logits are bit for bit equal each time. The
+/// tokens equal the tokens with many launches.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn persistent_kernel_is_bit_identical_with_delayed_waves() {
@@ -108,7 +108,7 @@ fn persistent_kernel_is_bit_identical_with_delayed_waves() {
 
 /// Tests many positions. Attention runs in slices, and the slice that finishes last adds the
 /// results and passes them on. Waves are delayed. The logits are close to those of many launches,
-/// and have the same bits regardless of which slice is last.
+/// and bit for bit equal regardless of which slice is last.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn persistent_kernel_matches_after_a_thousand_positions() {
@@ -215,7 +215,7 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
 }
 
 /// Runs one token of each of two sequences in one launch, with slots and with pages. The logits and
-/// answers are close to the CPU's, and have the same bits regardless of which waves are delayed.
+/// answers are close to the CPU's, and bit for bit equal regardless of which waves are delayed.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn persistent_kernel_for_two_sequences_matches_the_host() {

@@ -159,8 +159,8 @@ fn layers_on_two_gpus_are_bit_identical_to_one() {
 }
 
 /// Devices compute each layer together. Each computes its share of a token in one launch that
-/// contains the sums over the devices. Logits and tokens are the same as with many launches, with
-/// prompts in between. They have the same bits regardless of which waves are delayed on either
+/// contains the sums over the devices. Logits and tokens equal the results with many launches, with
+/// prompts in between. They are bit for bit equal regardless of which waves are delayed on either
 /// device.
 #[test]
 #[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]

@@ -1,5 +1,5 @@
-//! Tests `OpenOptions::reproducible` on a GPU. Scores must have the same bits alone, together with
-//! other sequences, in pieces, after a cached prefix and as drafts. This is tested for single
+//! Tests `OpenOptions::reproducible` on a GPU. Scores must be bit for bit equal alone, together
+//! with other sequences, in pieces, after a cached prefix and as drafts. This is tested for single
 //! tokens, batches of up to 64, and prompts.
 
 use super::support::files::model_path;

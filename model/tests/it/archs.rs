@@ -218,7 +218,7 @@ fn truncate_and_continue_matches_single_pass() {
             }
             exec.truncate(back);
             if exec.tokens() != back {
-                return Err(format!("{} tokens are there, not {back}", exec.tokens()));
+                return Err(format!("{} tokens remain, expected {back}", exec.tokens()));
             }
             same(
                 &format!("truncated to {back}"),

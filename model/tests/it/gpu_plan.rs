@@ -138,7 +138,7 @@ fn batched_programs_scale_smoothly_and_extend_single_kernels() {
             }
             assert!(
                 alone.jobs.iter().all(|j| all.jobs.contains(j)),
-                "{name}: warming for many leaves one out"
+                "{name}: warming for many sequences omits a kernel"
             );
             assert!(all.memory.kv >= 256 * (alone.memory.kv - 2048 * graph.states.len() as u64));
             // All kernels for fewer sequences are also needed for more sequences.

@@ -255,7 +255,7 @@ fn seed_draws_equal_tokens_for_split_prompts() {
             draws += 1;
         }
     }
-    assert!(moved > 5, "both ways compute the same bits: this test has no effect");
+    assert!(moved > 5, "both ways compute bit-for-bit equal results: this test has no effect");
     // One or two of 2000 are expected.
     assert!(differ <= 4, "{differ} of {draws}");
 }

@@ -1,5 +1,5 @@
-//! Tests the layers of a model in several stages on the CPU. The results have the same bits as with
-//! one stage.
+//! Tests the layers of a model in several stages on the CPU. The results are bit for bit equal to
+//! the results with one stage.
 
 use crate::it::support::files::{model_path, tiny_model};
 use crate::it::support::story::{same, story};

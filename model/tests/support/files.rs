@@ -8,7 +8,7 @@ pub fn tiny_model(name: &str) -> Option<PathBuf> {
     model_path(&format!("tiny/{name}"))
 }
 
-/// All synthetic models that exist, sorted by name. If there are none, a message is printed.
+/// All synthetic models that exist, sorted by name. If no model exists, a message is printed.
 pub fn tiny_models() -> Vec<PathBuf> {
     let Some(folder) = model_path("tiny") else { return vec![] };
     let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

@@ -1,5 +1,5 @@
 //! Compares two sessions of one model on a device. Only the second stores its keys and values in
-//! pages. The results must have the same bits, regardless of which pages are shared. For any
+//! pages. The results must be bit for bit equal, regardless of which pages are shared. For any
 //! device.
 
 use kjit_model::sample::SampleOptions;

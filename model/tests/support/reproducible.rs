@@ -1,5 +1,5 @@
 //! Tests [`OpenOptions::reproducible`](kjit_model::session::OpenOptions) on any device: the scores
-//! after the tokens of a text have the same bits regardless of how the tokens are fed.
+//! after the tokens of a text are bit for bit equal regardless of how the tokens are fed.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{SequenceId, Session, StepOutput, Want, Work};

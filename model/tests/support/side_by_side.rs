@@ -265,7 +265,7 @@ pub fn options(session: &mut Session, tokens: usize, same: bool) {
     }
     assert!(
         together[2].iter().all(|id| id % 3 == 1 && *id < 64),
-        "the mask lets through only its own: {together:?}"
+        "the mask allows only its own tokens: {together:?}"
     );
     assert!(
         together[3].contains(&5) && !together[3].contains(&6),
@@ -273,8 +273,8 @@ pub fn options(session: &mut Session, tokens: usize, same: bool) {
     );
 }
 
-/// Draws of three sequences in one session, one of them greedy. Returns their ids. The same seeds
-/// must give the same ids.
+/// Draws of three sequences in one session, one of them greedy. Returns their ids. Equal seeds must
+/// give equal ids.
 pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u32>> {
     let warm = |seed| SampleOptions {
         temperature: 1.0,

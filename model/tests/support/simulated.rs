@@ -20,7 +20,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The C++ compiler. If there is none, a message is printed and the result is `None`.
+/// The C++ compiler. If no file exists, a message is printed and the result is `None`.
 pub fn compiler() -> Option<String> {
     let asked = std::env::var("CXX").ok();
     let names = asked.into_iter().chain(["g++", "clang++", "clang++-19"].map(String::from));

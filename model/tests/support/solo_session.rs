@@ -99,7 +99,7 @@ impl SoloSession {
         );
     }
 
-    /// Feeds tokens and returns the wanted rows.
+    /// Feeds tokens and returns the requested rows.
     pub fn feed(&mut self, tokens: &[u32], want: Want) -> Result<Vec<f32>, SessionError> {
         self.session.feed(self.id, tokens, want)
     }

@@ -46,7 +46,7 @@ pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     rows
 }
 
-/// Asserts that two stories have the same bits.
+/// Asserts that two runs have bit-for-bit equal results.
 pub fn same(name: &str, want: &[Vec<f32>], got: &[Vec<f32>]) {
     assert_eq!(want.len(), got.len());
     for (i, (want, got)) in want.iter().zip(got).enumerate() {

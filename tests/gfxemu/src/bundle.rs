@@ -367,7 +367,7 @@ impl Bundle {
             }
         };
         if got.len() != want.len() {
-            return Err(format!("{} values wanted of {}", want.len(), got.len()));
+            return Err(format!("{} values expected of {}", want.len(), got.len()));
         }
         let wanted = || want.iter().filter(|w| !w.is_nan());
         let squares: f64 = wanted().map(|w| w * w).sum();

@@ -95,7 +95,7 @@ impl Global {
         let base = |k: usize| match register(text.operand(k)?) {
             Some((Operand::Scalar(n), _)) => Ok(Some(n)),
             None if text.operands[k] == "off" => Ok(None),
-            _ => Err(format!("operand {k} is no base")),
+            _ => Err(format!("operand {k} cannot be a base address")),
         };
         let (offset, scaled) = (text.number("offset")?, text.has("scale_offset"));
         if let Some(rest) = name.strip_prefix("atomic_") {

@@ -17,8 +17,8 @@
 //! An unknown instruction is an error that names it. README.md lists what the emulator does not
 //! check.
 
-// The crate cuts bits out of products everywhere, and with NaN a negated comparison is not the same
-// as the opposite comparison.
+// The crate cuts bits out of products everywhere, and with NaN a negated comparison differs from
+// the opposite comparison.
 #![allow(clippy::precedence, clippy::neg_cmp_op_on_partial_ord)]
 
 pub mod atomic;

@@ -25,7 +25,7 @@ pub enum OperandLayout {
     Halves,
     /// Both registers of a pair are computed.
     Pairs,
-    /// Each source is f16 or f32, as the modifiers tell.
+    /// Each source is f16 or f32, according to the modifiers.
     Mix,
 }
 

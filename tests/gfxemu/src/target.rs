@@ -57,7 +57,7 @@ impl Target {
             a if a.starts_with("gfx10") && a.len() == 7 => 10,
             a if a.starts_with("gfx11") && a.len() == 7 => 11,
             "gfx1200" | "gfx1201" | "gfx1250" => 12,
-            _ => return Err(format!("{arch} is none of the architectures that this emulates")),
+            _ => return Err(format!("{arch} is not supported by this emulator")),
         };
         match (wave, generation) {
             (64, _) if arch == "gfx1250" => Err(format!("{arch} has no waves of {wave} lanes")),

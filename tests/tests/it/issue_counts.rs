@@ -108,7 +108,7 @@ fn every_count_belongs_to_a_matrix_code_object() {
         }
     }
     assert!(rows.len() > 300, "{} rows", rows.len());
-    assert!(stale.is_empty(), "scripts/issue-bounds counts them anew:\n{}", stale.join("\n"));
+    assert!(stale.is_empty(), "run scripts/issue-bounds:\n{}", stale.join("\n"));
 }
 
 /// Bytes of the code object, bytes moved and wave width of an architecture's kernels, by name.

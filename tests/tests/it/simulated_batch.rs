@@ -160,7 +160,7 @@ fn batched_windows_on_simulated_gfx1201_match_host() {
     as_the_host(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201", KvType::F16, &[3], &[3, 16]);
 }
 
-/// A model opened as reproducible: logits have the same bits for tokens alone, in a batch, in
+/// A model opened as reproducible: logits are bit for bit equal for tokens alone, in a batch, in
 /// chunks, after a cached prefix, as drafts, and with streamed layers. `KJIT_TEST_ALL=sequences`
 /// takes up to 64 sequences and the cases that are not `always`.
 fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOptions) {

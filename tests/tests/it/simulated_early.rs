@@ -219,7 +219,7 @@ fn stop_without_waiting_skips_unstarted_compiles() {
     });
 }
 
-/// A model for single-launch decoding. Its kernel is the same as in the test of delayed waves, so
+/// A model for single-launch decoding. Its kernel is also used in the test of delayed waves, so
 /// that it is compiled for the CPU only once.
 fn one_launch() -> Option<Model> {
     let model = model("tiny-llama-q4_k_m.gguf")?;

@@ -85,7 +85,7 @@ fn access_to_unpassed_buffer_is_a_fault() {
     });
 }
 
-/// Unwritten memory is poisoned, and so is an index that is read from it.
+/// Unwritten memory is poisoned. An index that is read from it is poisoned, too.
 #[test]
 fn index_from_unwritten_memory_is_a_fault() {
     Setup::devices("gfx1100").run(

@@ -64,8 +64,8 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
                 seen.extend(side_by_side::mixed(&mut session, &mut host));
                 assert!(seen.iter().all(|x| *x < 4e-3), "{n}: logits are off by {seen:?}");
             }
-            // A long prompt streams all layers: its logits have the same bits as on the device
-            // alone, before and after single tokens.
+            // A long prompt streams all layers: its logits are bit for bit equal to those on the
+            // device alone, before and after single tokens.
             let with =
                 OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Copy, ..one.clone() };
             let with = tight(&all, &with);

@@ -149,7 +149,7 @@ fn explain_counts_the_launches() {
     });
 }
 
-/// Without page-locked memory the driver copies; the values are the same.
+/// Without page-locked memory the driver copies; the values must be equal.
 #[test]
 fn copies_work_without_page_locked_memory() {
     let setup = Setup::devices("gfx1100")

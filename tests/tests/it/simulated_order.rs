@@ -305,7 +305,7 @@ fn out_of_range_indices_are_reported_once() {
                 let wanted =
                     format!("index {index} is out of bounds for axis {axis} with size {size}");
                 assert!(error.to_string().contains(&wanted), "{what}: {error}");
-                // The error is reported once, and the device goes on.
+                // The error is reported once, and the device continues.
                 device.synchronize().unwrap();
                 same(what, &x.add(&x).unwrap().sub(&x).unwrap(), &x, 2.0, 1.0);
             };

@@ -1,5 +1,6 @@
-//! Paged keys and values on simulated AMD devices: the same bits as without pages, however pages
-//! are shared, and the same answers as the host's for requests that share pages or are preempted.
+//! Paged keys and values on simulated AMD devices: bit for bit equal to the results without pages,
+//! regardless of which pages are shared, and the same answers as the host's for requests that share
+//! pages or are preempted.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;

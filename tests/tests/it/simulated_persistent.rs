@@ -20,8 +20,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Compares one launch with many. `chunk` is the same as in other tests of this model and card, so
-/// that launches are compiled for the CPU only once.
+/// Compares one launch with many. `chunk` equals the value in other tests of this model and card,
+/// so that launches are compiled for the CPU only once.
 fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Probe) {
     let Some(path) = model_path(name) else { return };
     let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -239,7 +239,7 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
         program.extend([from.address(), weight.address(), 0, 0, to.address(), eps]);
         program.resize(end, 0);
     }
-    // The simulated device lets a launch access the buffers whose addresses are in the program.
+    // On the simulated device, a launch may access the buffers whose addresses are in the program.
     let program = stream.upload(&program).unwrap();
     let meeting = device.buffer::<u8>(Persistent::MEETING).unwrap();
     stream.fill(&meeting, 0).unwrap();

@@ -181,7 +181,7 @@ fn readers_of_a_product_are_fused_into_it() {
             let got = counted(device, "held", 2, &|| held.relu().unwrap());
             close("held", &got, &wx.linear(&ww, None).unwrap().relu().unwrap(), k, 2.0);
             counted(device, "again", 0, &|| held.clone());
-            // The same holds for a result that is read in another order, or twice.
+            // A result may also be read in a different order, or twice.
             let turned = |x: &Tensor, w: &Tensor| {
                 let y = x.linear(w, None).unwrap();
                 y.matrix_transpose().unwrap().neg().unwrap()

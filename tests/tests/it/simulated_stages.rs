@@ -1,4 +1,4 @@
-//! A model's layers on several simulated AMD devices: the same bits as on one device for every way
+//! A model's layers on several simulated AMD devices: bit for bit equal to one device for every way
 //! of copying hidden states, the same results as the host's if the CPU has some layers, and the
 //! errors when a device is lost.
 

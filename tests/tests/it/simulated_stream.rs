@@ -1,6 +1,6 @@
-//! Layers that are streamed to a simulated AMD device for each step give the same bits as resident
-//! layers. The device runs streams and graph nodes in random order, and slots are poisoned before
-//! each copy, so a launch or a copy that is too early changes the result.
+//! Layers that are streamed to a simulated AMD device for each step give results that are bit for
+//! bit equal to resident layers. The device runs streams and graph nodes in random order, and slots
+//! are poisoned before each copy, so a launch or a copy that is too early changes the result.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gpu::plan_for;
@@ -37,7 +37,7 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
         (0..sequences).map(|_| session.add(SampleOptions::default()).unwrap()).collect();
     let mut rows: Vec<Vec<u32>> = vec![];
     let mut keep = |logits: Vec<f32>| rows.push(logits.iter().map(|x| x.to_bits()).collect());
-    // Two chunks, the second with one token. Then a short prompt for which all logits are wanted.
+    // Two chunks, the second with one token. Then a short prompt with all logits.
     keep(session.feed(all[0], &ids(37, 33), Want::Last).unwrap());
     keep(session.feed(all[0], &ids(11, 3), Want::All).unwrap());
     for i in 0..3 {
@@ -182,7 +182,7 @@ fn trace_shows_layer_copies_overlapping_previous_layer() {
         }
         assert!(beside > 0, "no copy ran beside a layer: {copies:?} {steps:?}");
         drop(session);
-        // Traced steps are submitted as single launches, and compute the same.
+        // Traced steps are submitted as single launches, and compute equal results.
         model.engine = untraced;
         assert!(seen == all_that_comes(&mut model.open(&streamed).unwrap(), 1));
     });

@@ -312,7 +312,7 @@ fn unreachable_devices_sum_through_host_memory() {
         assert_eq!(gpu.remarks(), [why]);
         let got = said(&mut far);
         assert_eq!(got.1, want.1);
-        assert!(got.0 == want.0, "logits are not the same bits");
+        assert!(got.0 == want.0, "logits are not bit for bit equal");
         assert_eq!((want.0.len(), want.1.len()), (6, 12));
         drop(far);
         (0..3).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));

@@ -78,7 +78,7 @@ def js(expression, of=page):
 
 
 def wait(what, expression, of=page, seconds=60):
-    """Until the expression is true. What it names may not be there yet."""
+    """Until the expression is true. The element may not exist yet."""
     until, tried = time.time() + seconds, f"(() => {{ try {{ return ({expression}); }} catch (error) {{ return globalThis.last = error, false; }} }})()"
     while not js(tried, of):
         assert time.time() < until, f"{what}: {js('document.body.innerText', of)} {js('String(globalThis.last)', of)} {problems}"

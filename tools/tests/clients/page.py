@@ -55,7 +55,7 @@ def answers_and_continues():
 
 
 def branches(first):
-    """Edited questions and other answers stand beside the old ones."""
+    """Edited questions and other answers do not replace the old ones."""
     settings(max_tokens=8)
     click("article.user .edit")
     wait("the editor", "document.activeElement.matches('.editor textarea')")
@@ -111,7 +111,7 @@ def goes_on_and_stops():
 
 
 def survives_a_reload():
-    """A page that is closed in mid-answer keeps it so far, says so, and can continue."""
+    """A page that is closed during an answer stores the partial answer, shows that it is partial, and can continue it."""
     click(".continue")
     length = len(js(ANSWER))
     wait("it goes on", f"({ANSWER}).length > {length + 80} && !!document.querySelector('article.writing')")
@@ -167,7 +167,7 @@ def keeps_order():
 
 
 def exports():
-    """An export that is imported is the same; files of others are refused."""
+    """An imported export equals the original; files of other programs are refused."""
     told = js("""(async () => {
       const x = await import('./page/exchange.js'), s = await import('./page/store.js'), tree = await import('./page/tree.js');
       const chat = (await s.allChats()).find(c => c.folder === 'Tests'), messages = await s.messagesOf(chat.id);
@@ -259,7 +259,7 @@ def reads_markdown():
 
 
 def opens_whatever_it_kept():
-    """Hostile answers, thoughts, chats of the page's earlier version: shown when the page is opened anew, too."""
+    """Hostile answers, thoughts, chats of the page's earlier version: also when the page is opened again."""
     js("""(async () => {
       const x = await import('./page/exchange.js');
       const said = ['>'.repeat(3400) + ' the end', '<script>alert(1)</script> <style>* { display: none }</style>', '[x](javascript:alert(1))', '|a'.repeat(3000), '```\\n'.repeat(999)];

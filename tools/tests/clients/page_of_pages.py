@@ -1,4 +1,4 @@
-"""The live view of a server whose keys and values lie in pages, in a headless Chromium (browser.py): pages and kernels are counted, and drawn."""
+"""The live view of a server with paged keys and values, in a headless Chromium (browser.py): pages and kernels are counted, and drawn."""
 import sys
 from browser import command, js, page, problems, screenshot, size, wait
 

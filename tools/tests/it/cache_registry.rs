@@ -42,7 +42,7 @@ fn packs_move_through_a_registry_with_the_right_signature_only() {
     let missing = format!("oci://{}/k/packs:v2", server.host);
     let line = error_line(&mut run(&new, &["pull", &missing, "--signer", &public]), 1);
     assert!(line.contains(&missing) && line.contains("not there"), "{line}");
-    // Half a login, a name that is none, and no signature asked for.
+    // Half a login, an invalid name, and a missing signature option.
     let mut half = cache(&new, &["pull", &name, "--signer", &public]);
     let line = error_line(half.env("KJIT_REGISTRY_USER", "anna"), 1);
     assert!(line.contains("KJIT_REGISTRY_PASSWORD"), "{line}");

@@ -447,7 +447,7 @@ fn devices_and_doctor_report_cpu_and_missing_libraries() {
     doctor
         .args(["doctor", "--cache-dir", "cache"])
         .env("KJIT_COMPILE_SECONDS", "77")
-        .env("KJIT_RANKS_SECRET", "never told to anybody")
+        .env("KJIT_RANKS_SECRET", "never shown to other clients")
         .current_dir(dir.path());
     let output = doctor.output().unwrap();
     let verdicts = String::from_utf8(output.stdout).unwrap();
@@ -478,6 +478,6 @@ fn devices_and_doctor_report_cpu_and_missing_libraries() {
     }
     assert!(
         !report.contains("\nHOME=") && !report.contains("never told"),
-        "what concerns nobody is not told"
+        "documents without a client are not shown"
     );
 }

@@ -175,7 +175,7 @@ fn variables_in_code_and_docs_are_the_same() {
     // Users cannot remember many options, so the table must stay short.
     assert!(named.len() <= 40, "{} variables: {named:?}", named.len());
     for name in &seen {
-        // A prefix stands for a family of names: `KJIT_FAULT_…`.
+        // A prefix matches a family of names: `KJIT_FAULT_…`.
         let family = name
             .match_indices('_')
             .any(|(at, _)| developers.contains(&format!("`{}…`", &name[..=at])) && at > 4);

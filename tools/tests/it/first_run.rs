@@ -46,7 +46,7 @@ fn host() -> Value {
     document(&output)["ids"].clone()
 }
 
-/// Asserts that the tokens are the same as on the CPU. Returns stderr.
+/// Asserts that the tokens equal the CPU's tokens. Returns stderr.
 #[track_caller]
 fn right(output: &Output) -> String {
     assert_eq!(document(output)["ids"], host(), "{}", err(output));
@@ -260,7 +260,7 @@ fn missing_memory_error_names_the_helpful_flag() {
         line.split("; -c ").nth(1).and_then(|l| l.split(' ').next()).unwrap_or_default().to_owned();
     assert!(!fits && line.contains(" fits"), "{said}");
     let (fits, said) = ask(&context);
-    assert!(fits, "-c {context} was said to fit: {said}");
+    assert!(fits, "the message says that -c {context} fits: {said}");
     // The allocation is refused, although the memory should be enough.
     for refused in ["hipMalloc:1:2", "hipMalloc:*:2"] {
         let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// The same constants as in tests of whole models, so that kernels are compiled for the CPU only
-/// once.
+/// These constants equal those in tests of whole models, so that kernels are compiled for the CPU
+/// only once.
 const SETUP: [&str; 4] = ["-c", "64", "--prefill-chunk", "32"];
 
 fn setup() -> Setup {
@@ -81,8 +81,8 @@ fn run_answers_before_compile_ends_unless_reproducible() {
     }
 }
 
-/// The same options as in the test of one launch per token, so that its kernel is compiled for the
-/// CPU only once.
+/// These options equal those in the test of one launch per token, so that its kernel is compiled
+/// for the CPU only once.
 fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     c.arg(command).arg(model("tiny/tiny-gemma3-q8_0.gguf")).args([

@@ -1,4 +1,5 @@
-//! `kjit ps`: the running servers of a user. Also tables and help that fit the terminal.
+//! `kjit ps`: the running servers of a user. This file also tests tables and help that fit the
+//! terminal.
 
 use crate::support::served::{Served, command};
 use crate::support::terminal::terminal;

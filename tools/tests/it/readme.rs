@@ -46,7 +46,7 @@ fn readme_commands_give_shown_output() {
         let output = shell.output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-        // A line of … stands for omitted output. Without such a line, all of the output is shown.
+        // A line of … marks omitted output. Without such a line, all of the output is shown.
         let parts: Vec<String> = answer.split('…').map(joined).filter(|p| !p.is_empty()).collect();
         let (said, mut at) = (joined(&said), 0);
         for part in &parts {

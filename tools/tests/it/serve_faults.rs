@@ -1,6 +1,6 @@
 //! `kjit serve` on a simulated AMD card. If it fails, running requests get an error, the model is
-//! opened again, and waiting and later requests are answered. Also a server with paged keys and
-//! values.
+//! opened again, and waiting and later requests are answered. This file also tests a server with
+//! paged keys and values.
 
 use crate::support::served::{Served, answer, request};
 use kjit_tests::simulator::Setup;

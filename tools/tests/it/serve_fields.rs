@@ -91,7 +91,8 @@ fn echoed_prompt_logprobs_match_answer_logprobs() {
         tokens.iter().scan(0, |at, t| Some(std::mem::replace(at, *at + t.len()))).collect();
     assert_eq!(json!(offsets), json!(at));
 
-    // The log probability of each token is the same as when it is an answer to the text before it.
+    // The log probability of each token equals the value when the token is an answer to the text
+    // before it.
     for i in 1..tokens.len() {
         let before = tokens[..i].concat();
         let next =

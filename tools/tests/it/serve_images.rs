@@ -97,7 +97,7 @@ fn images_are_read_in_all_dialects_alike() {
     assert!((without + ROWS..=without + ROWS + 2).contains(&with), "{with} {without}");
     let said = first["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     assert_ne!(said, plain["choices"][0]["message"]["content"].as_str().unwrap());
-    // The same image again is a cached prefix; another one is not.
+    // An image that is sent again is a cached prefix; a different image is not.
     let again = server.good("/v1/chat/completions", &chat(&json!(url(&image)))).json();
     assert_eq!(again["choices"][0]["message"]["content"], said.as_str());
     assert!(cached(&again) >= ROWS, "{again}");
@@ -158,7 +158,7 @@ fn images_are_read_in_all_dialects_alike() {
         let field = "'messages[0].content[0].image_url.url': ";
         assert!(message.starts_with(field) && message.contains(why), "{message}");
     }
-    // The same prompt on the command line.
+    // An equal prompt on the command line.
     let picture = data("61x37.png").display().to_string();
     let mut run = kjit();
     run.arg("run").arg(smollm2()).args(["--device", "cpu", "--precise", "--temp", "0", "-n", "6"]);

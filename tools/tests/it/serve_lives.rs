@@ -308,7 +308,7 @@ fn worker_announces_itself_and_answers_inference() {
             let card: Value = serde_json::from_str(said.split_once("\r\n\r\n").unwrap().1).unwrap();
             assert!(
                 told.elapsed() < Duration::from_secs(9),
-                "{what} was not told of at once: {card}"
+                "{what} was not reported immediately: {card}"
             );
             told = Instant::now();
             if good(&card) {
@@ -316,7 +316,7 @@ fn worker_announces_itself_and_answers_inference() {
             }
         }
     };
-    let card = next("the model is there", &|card| card["ready"] == true);
+    let card = next("the model is loaded", &|card| card["ready"] == true);
     assert!(
         card["device"]["label"] == "cpu" && card["memory"]["total"].as_u64().unwrap() > 0,
         "{card}"

@@ -1,4 +1,4 @@
-//! Conversations that go on after a restart (`kjit serve --slot-save-path`).
+//! Conversations that continue after a restart (`kjit serve --slot-save-path`).
 
 use crate::support::model;
 use crate::support::served::{Served, command};

@@ -285,7 +285,7 @@ fn required_tools_are_called_with_schema_arguments() {
         .json();
     let message = &answer["choices"][0]["message"];
     assert!(message["content"].is_string() || message["tool_calls"].is_array(), "{answer}");
-    // A stop string also cuts a constrained answer. Also JSON of any type.
+    // A stop string also cuts a constrained answer. JSON of any type is tested, too.
     let body = chat(
         json!({ "response_format": { "type": "json_object" }, "stop": ":", "temperature": 0, "logprobs": true }),
     );

@@ -167,7 +167,7 @@ fn run_with_partial_memory_matches_inspect_and_full_run() {
         );
         assert!(
             was <= 64e6 && (was - told).abs() < 0.05 * was,
-            "{told} were told, {was} are in use"
+            "{told} bytes were reported, {was} are in use"
         );
         assert_eq!(document["memory"]["streamed"], placed["streamed"]);
     });

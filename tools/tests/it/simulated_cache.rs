@@ -64,7 +64,7 @@ fn run_without_compiler_uses_pack_or_reports_missing_card() {
     }
     assert!(!server.home.join("v1/e").exists(), "the pack was copied");
 
-    // The other card of the machine: the pack has no kernels for it, and a line tells that.
+    // The other card of the machine: the pack has no kernels for it, and a line reports this.
     let line = failure(&server.run("rocm:1"));
     let want = format!("the pack {} has gfx1100 and not gfx942", pack.display());
     assert!(line.contains(&want), "no '{want}' in {line}");
@@ -225,7 +225,7 @@ fn user_without_home_runs_from_read_only_install() {
     assert!(doc["compiled"].as_u64().unwrap() > 10 && doc["failed"] == 0, "{doc}");
     assert_eq!(doc["not_kept"], doc["compiled"], "{doc}");
     assert!(err(&output).contains("no cache directory"), "{}", err(&output));
-    // If the home folder cannot be written, the result is the same, with another message.
+    // If the home folder cannot be written, the result is equal, but with a different message.
     let output = as_nobody(&warm).env("HOME", &bin).output().unwrap();
     let doc = not_kept(&output);
     assert!(doc["compiled"].as_u64().unwrap() > 10 && doc["not_kept"] == doc["compiled"], "{doc}");
@@ -233,7 +233,8 @@ fn user_without_home_runs_from_read_only_install() {
     assert!(err(&output).contains("cannot write to the cache"), "{}", err(&output));
 }
 
-/// Checks a `warm` that stored nothing: it failed, and one line tells why. Returns its document.
+/// Checks a `warm` that stored nothing: it failed, and one line has the reason. Returns its
+/// document.
 #[track_caller]
 fn not_kept(output: &Output) -> serde_json::Value {
     let line = failure(output);

@@ -78,7 +78,7 @@ fn a_probe_fills_every_line_and_cards_makes_a_table_of_it() {
     });
 }
 
-/// A card whose runtime refuses something says so in that line, and the others have values.
+/// If the runtime refuses a measurement, its line has the error, and the other lines have values.
 #[test]
 fn what_the_runtime_refuses_is_a_line_with_its_reason() {
     let test = "simulated_probe::what_the_runtime_refuses_is_a_line_with_its_reason";

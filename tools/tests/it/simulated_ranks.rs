@@ -194,7 +194,7 @@ fn failed_hanging_or_mismatched_rank_is_one_error() {
             assert!(found && why.contains(&format!("rank {rank} on rocm:0")), "{why}");
         }
         assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
-        // The same number of tokens, but different ones.
+        // An equal number of different tokens.
         let mut other = plain("run");
         other.args(["-p", &PROMPT.replace("engine", "enginf")]);
         for (rank, output) in both([kjit("run"), other], |_, c| greedy(c)).iter().enumerate() {
@@ -211,7 +211,7 @@ fn failed_hanging_or_mismatched_rank_is_one_error() {
         };
         let why = error(&both([scores("3,1,4"), scores("3,1,5")], |_, _| {})[0]);
         assert!(why.contains("rank 1 and rank 0 have different inputs"), "{why}");
-        // The same prompt with another seed, or with another stop string.
+        // An equal prompt with a different seed, or with a different stop string.
         let seeds = two("run", |rank, c| {
             with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }])
         });

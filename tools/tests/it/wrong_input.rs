@@ -16,7 +16,7 @@ fn invalid_model_is_refused_by_every_command() {
     fs::write(&empty, b"").unwrap();
     fs::write(
         &text,
-        b"This is a text file, and a rather long one, so that its length is no reason.\n",
+        b"This is a text file, and a rather long one, so that its length cannot be the reason.\n",
     )
     .unwrap();
     for path in [dir.path(), &empty, &text] {

@@ -11,7 +11,7 @@ case " $* " in
     loop) while :; do :; done ;;
     leave) setsid -f sleep 600; while :; do :; done ;;
     eat) head -c 64G /dev/zero | tail; exit 1 ;;
-    print) echo "this is no answer" ;;
+    print) echo "this is not a valid answer" ;;
     garbage) echo "no code object" >kjit-out.co; exit 0 ;;
     refuse) echo "u32 wrong = nonsense;" >>argmax.hip ;;
     esac

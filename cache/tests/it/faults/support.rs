@@ -109,7 +109,7 @@ fn shim_path() -> &'static Path {
             .arg("-ldl")
             .status();
         assert!(
-            status.expect("cc must be there").success(),
+            status.expect("cc must be installed").success(),
             "cc could not build {}",
             source.display()
         );

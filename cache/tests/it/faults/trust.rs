@@ -212,7 +212,7 @@ fn symlink_swap_race_never_returns_foreign_entry() {
             "FIGURE a directory swapped \
              for a link to a hostile one while {hits} look-ups are answered | {swaps} swaps | 0"
         );
-        assert!(hits > 0 && swaps > 100, "{hits} hits, {swaps} swaps: the race was none");
+        assert!(hits > 0 && swaps > 100, "{hits} hits, {swaps} swaps: no race occurred");
     });
 }
 

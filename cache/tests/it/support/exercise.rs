@@ -7,7 +7,7 @@ use std::path::Path;
 
 use kjit_cache::{Artefact, Cache, Config, Digest, Entry, Pack, SecretKey};
 
-/// Reads any bytes as an entry, as they are and with a correct checksum. They are refused, or the
+/// Reads any bytes as an entry, unchanged and with a correct checksum. They are refused, or the
 /// entry encodes to the same bytes.
 pub fn entry(bytes: &[u8]) {
     entry_as_it_is(bytes);
@@ -35,7 +35,7 @@ fn entry_as_it_is(bytes: &[u8]) {
     }
 }
 
-/// Reads any bytes as a pack in the file `scratch`: as they are, and with a head that has a correct
+/// Reads any bytes as a pack in the file `scratch`: unchanged, and with a head that has a correct
 /// checksum. The first two bytes then give the length of the index.
 pub fn pack(bytes: &[u8], scratch: &Path) {
     pack_as_it_is(bytes, scratch);

@@ -208,7 +208,7 @@ mod tests {
         assert!(!kept.delete(&b, "1") && kept.delete(&a, "1") && !kept.delete(&a, "1"));
         kept.put_at(&a, "1", entry(vec![]), 0, now);
         kept.put_at(&b, "2", entry(vec![]), 0, now + FOR);
-        assert!(!kept.lock().held.contains_key(&a), "it goes when another comes");
+        assert!(!kept.lock().held.contains_key(&a), "it is evicted when another is stored");
         kept.delete(&b, "2");
         assert_eq!(kept.lock().bytes, 0);
     }

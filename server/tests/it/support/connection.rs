@@ -54,8 +54,8 @@ pub fn server() -> &'static (Runtime, InProcessServer) {
         let options = Options {
             template: Some(template.clone()),
             max_queue: 64,
-            // A server that waits for more of a request is told that nothing comes: the other side
-            // is closed.
+            // The sending side is closed, so that a server that waits for more of a request sees
+            // its end.
             limits: Limits {
                 headers: second,
                 idle: 2 * second,

@@ -1,9 +1,9 @@
 //! Loose mode: a seed chooses the order of stores, and no memory rules are checked. A store waits
-//! before the caches until a wait or the seed lets it arrive. The order is free, but stores of a
-//! wave to the same address stay in order. If a write-back is needed, the store then stays in the
-//! block's cache until a write-back or the seed moves it on. A reader through a cache that was not
-//! invalidated after that may get the old value. So a missing wait, write-back, invalidation or
-//! barrier changes the result for some seed.
+//! before the caches until a wait instruction or the seed completes it. The order is free, but
+//! stores of a wave to the same address stay in order. If a write-back is needed, the store then
+//! stays in the block's cache until a write-back or the seed moves it on. A reader through a cache
+//! that was not invalidated after that may get the old value. So a missing wait, write-back,
+//! invalidation or barrier changes the result for some seed.
 //!
 //! Loads are not delayed here. A store over bytes that others may still be reading is only detected
 //! by the memory rules.
@@ -130,7 +130,7 @@ impl Memory {
     }
 
     /// Takes the stores before the caches, or in the caches, that `which` selects by wave, number
-    /// of the store, address and length. Also takes all stores that must precede them.
+    /// of the store, address and length. It also takes all stores that must precede them.
     fn take(&mut self, cached: bool, which: impl Fn(u32, u32, u64, usize) -> bool) -> Vec<Pending> {
         let split = self.split_caches;
         let Some(chosen) = &mut self.chosen else { return vec![] };
@@ -162,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// Lets the selected stores before the caches arrive.
+    /// Completes the selected stores before the caches.
     pub(super) fn arrive(&mut self, which: impl Fn(u32, u32, u64, usize) -> bool) {
         let now = self.take(false, which);
         self.go_on(false, now);
