@@ -77,7 +77,7 @@ impl Images {
     /// The file is no encoder that kjit computes.
     pub fn open(path: impl AsRef<Path>, threads: usize) -> Result<Images, ImagesError> {
         let encoder = VisionEncoder::open(path, threads)?;
-        let table = ImageTable::new(encoder.width(), KEPT);
+        let table = ImageTable::new(encoder.width(), CACHED_BYTES);
         let table = Arc::new(table.bidirectional(encoder.is_bidirectional()));
         Ok(Images { encoder, table })
     }

@@ -5,7 +5,9 @@
 use super::Gpu;
 use super::launch::Grid;
 use super::render::{self, Rendered, Writer, stored, to_stored};
-use super::tiles::{Kind, OperandLayout, Tiles, has_maps, has_units, lie, matrices, tiles, wgmma};
+use super::tiles::{
+    Kind, OperandLayout, Tiles, has_maps, has_units, layout_of, matrices, tiles, wgmma,
+};
 use crate::contract::{Contraction, Operand};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -268,7 +270,7 @@ impl Gpu {
         if let Some(prepared) = known {
             self.launch_product(&prepared, c, program, &to)?;
         } else {
-            let copy = self.pitched(c, self.device.target())?;
+            let copy = self.product_of_aligned_copies(c, self.device.target())?;
             let whole = copy.as_ref().unwrap_or(c);
             let tiles = self.chosen(whole, program, &to)?;
             let prepared = Arc::new(self.prepare_product(whole, program, tiles)?);
@@ -333,7 +335,7 @@ impl Gpu {
         };
         args.extend(maps.iter().map(|m| Arg::Bytes(m.bytes())));
         if prepared.looks_up {
-            args.push(Arg::from(self.wrong_indices()?));
+            args.push(Arg::from(self.error_slots()?));
         }
         for leaf in &program.leaves {
             args.push(Arg::from(self.own_memory(&leaf.buffer)?));

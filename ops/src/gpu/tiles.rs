@@ -163,7 +163,7 @@ pub(super) fn has_maps(c: &Contraction, target: &Target) -> bool {
     let map = |o: &Operand, own: &[usize]| {
         let strides = [&o.batch[..], &o.own, &o.depth];
         matches!(
-            lie(o, own, &c.depth, c.dtype, wgmma(128, 6)),
+            layout_of(o, own, &c.depth, c.dtype, wgmma(128, 6)),
             OperandLayout::Depths | OperandLayout::Rows
         ) && strides.iter().all(|s| s.len() <= 1)
             && strides.iter().all(|s| s.iter().all(|s| (0..1 << 38).contains(s)))
@@ -199,7 +199,7 @@ pub(super) fn matrices(
 }
 
 /// How an operand lies. `own` are the sizes of its rows or columns.
-pub(super) fn lie(
+pub(super) fn layout_of(
     o: &Operand,
     own: &[usize],
     depth: &[usize],

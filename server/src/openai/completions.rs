@@ -131,7 +131,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<CompletionRequ
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
     let (at, caller) = (place(&mut f, service)?, caller.of_request(&mut f)?);
-    let mut prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
+    let mut prompts = texts(&mut f, "prompt", MAX_PROMPTS)?;
     if let Some(suffix) = f.text("suffix")?.filter(|suffix| !suffix.is_empty()) {
         let around = |text: Text| match text {
             Text::Words(text) => Ok(Text::around(text, Some(suffix.clone()))),

@@ -197,8 +197,10 @@ impl Vector {
             let float = ty.is_float() || name.starts_with("v_cndmask");
             let sign = 1u64 << (ty.bits() - 1);
             if (s.negative || s.absolute) && !float {
-                return Err(format!("a sign modifier of {operand}, \
-                                    which is not a floating-point operand"));
+                return Err(format!(
+                    "a sign modifier of {operand}, \
+                                    which is not a floating-point operand"
+                ));
             }
             f.keep = if s.absolute { !sign } else { u64::MAX };
             f.turn = if s.negative { sign } else { 0 };

@@ -7,7 +7,7 @@ use crate::run::{Run, StepTokens};
 use crate::state::State;
 use kjit_exec::{
     FIRST_IMAGE_ID, HiddenStates, HiddenStatesSink, ImageTable, SessionError, StepOutput, Task,
-    TokenSpan as Tokens, Want, choose, follow,
+    TokenSpan as Tokens, Want, choose, follow, uncut_images,
 };
 use kjit_graph::{Op, ValueId};
 use std::sync::Arc;
@@ -44,6 +44,7 @@ impl HostRunner {
             for (i, t) in tasks.iter().enumerate() {
                 let rest = &t.tokens[fed[i]..];
                 let now = rest.len().min(self.chunk.saturating_sub(pass.tokens.len()));
+                let now = self.piece(rest, now);
                 if now > 0 {
                     // The requested rows are the last ones of the task's tokens.
                     let (rows, later) = (logits[i].0, rest.len() - now);
@@ -105,6 +106,7 @@ impl HostRunner {
             let mut pass = StepPass::default();
             while let Some(p) = pieces.peek_mut() {
                 let now = p.tokens.len().min(self.chunk.saturating_sub(pass.tokens.len()));
+                let now = self.piece(p.tokens, now);
                 if now == 0 {
                     break;
                 }
@@ -182,27 +184,22 @@ impl HostRunner {
         Ok(())
     }
 
+    /// The number of tokens for a pass that has room for `n` of these: more, if an image would be
+    /// cut.
+    pub(super) fn piece(&self, tokens: &[u32], n: usize) -> usize {
+        if self.bidirectional { uncut_images(tokens, n) } else { n }
+    }
+
     /// See [`Runner::set_images`].
     pub(super) fn set_images(&mut self, table: &Arc<ImageTable>) -> Result<(), SessionError> {
         if let Some(before) = &mut self.before {
-            return before.set_images(table);
+            before.set_images(table)?;
+            self.bidirectional = table.is_bidirectional();
+            return Ok(());
         }
-        let width = self.graph.image_width().ok_or_else(|| {
-            let arch = &self.graph.arch;
-            SessionError::Images(format!(
-                "architecture '{arch}' reads tokens in several places: \
-                 rows of images cannot replace them"
-            ))
-        })?;
-        if width != table.width() {
-            return Err(SessionError::Images(format!(
-                "the projector makes rows of {}, \
-                 but the model's hidden states have {width} elements: \
-                 give the --mmproj file that belongs to this model",
-                table.width()
-            )));
-        }
+        table.check(&self.graph)?;
         self.images = Some(Arc::clone(table));
+        self.bidirectional = table.is_bidirectional();
         Ok(())
     }
 
@@ -301,6 +298,7 @@ impl HostRunner {
             reproducible: self.reproducible,
             given: &self.given,
             images: &self.shown,
+            bidirectional: self.bidirectional,
             tokens: &tokens,
             rows,
             pieces: pass.parts.iter().filter_map(piece).collect(),

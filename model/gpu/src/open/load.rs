@@ -268,6 +268,7 @@ pub(super) fn assemble(
         each: plan
             .prompts
             .iter()
+            .chain(&plan.image)
             .filter(|p| p.wants_each())
             .map(|p| p.tokens as usize)
             .max()
