@@ -4,6 +4,7 @@ use crate::it::support::files::{model_path, tiny_models};
 use crate::it::support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
+use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
 use kjit_model::gpu::plan::{Bind, Launch, PersistentKernel, Plan, Program, Request, plan};
@@ -165,6 +166,39 @@ fn llama_layer_is_five_launches() {
         // with the head.
         assert_eq!(plan.decode.launches.len(), 5 * shape.layers as usize + 2, "{plan}");
     }
+}
+
+/// Launches of a token, per layer, of every dense model in the catalogue on every family of cards.
+/// Gemma 3 has a norm after attention and one after the FFN: each is one more launch.
+#[test]
+fn layer_of_dense_model_is_at_most_five_launches() {
+    let targets = [
+        "sm_75", "sm_90a", "gfx803", "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950",
+        "gfx1010", "gfx1030", "gfx1100", "gfx1151", "gfx1201", "gfx1250",
+    ];
+    let mut more = vec![];
+    for model in COMMON {
+        let graphs = [2, 4].map(|layers| model.with_layers(layers).unwrap());
+        if graphs[0].ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_))) {
+            continue;
+        }
+        for target in targets {
+            // With a long context many blocks share a head, and one of them merges their results.
+            for context in [64, 4096, 131_072] {
+                let plans = graphs.each_ref().map(|graph| planned(graph, target, context));
+                check(model.name, &plans[0], &plans[0].decode);
+                let [two, four] = plans.each_ref().map(|plan| plan.decode.launches.len());
+                // Two more launches than those of the layers: the embedding, and the final norm
+                // with the head.
+                assert_eq!(two - (four - two), 2, "{} on {target}: {}", model.name, plans[0]);
+                let most = if model.name.starts_with("Gemma") { 7 } else { 5 };
+                if four - two > 2 * most {
+                    more.push(format!("{} on {target}: {}", model.name, (four - two) / 2));
+                }
+            }
+        }
+    }
+    assert!(more.is_empty(), "launches of a layer:\n{}", more.join("\n"));
 }
 
 #[test]
