@@ -49,6 +49,23 @@ STEP u64 clock_ns() {
 #define CALLED STEP
 #endif
 
+// Dynamic LDS as an argument of a called function, and its pointer there. The compiler must not see
+// that callers pass a constant. LLVM 19 would move the constant into the function, which then looks
+// it up by a number in s15 that the kernel does not set: wrong addresses in all blocks but one.
+#if defined(KJ_AMD)
+typedef u32 LdsPlace;
+STEP LdsPlace lds_place(u8* pool) {
+    u32 at = (u32)(__attribute__((address_space(3))) u8*)pool;
+    asm volatile("" : "+v"(at));
+    return at;
+}
+STEP u8* lds_at(LdsPlace at) { return (u8*)(__attribute__((address_space(3))) u8*)at; }
+#else
+typedef u8* LdsPlace;
+STEP LdsPlace lds_place(u8* pool) { return pool; }
+STEP u8* lds_at(LdsPlace at) { return at; }
+#endif
+
 struct MeetingPlace {
     MeetingWords* at;
     // In host memory: 0, or 1 + the index of the instruction in which a wait timed out.
@@ -146,6 +163,15 @@ struct Meeting {
         MeetingPlace& m = place();
         m.met[thread_id()]++;
         delay(0);
+#if defined(KJ_AMD)
+        // AMD's fence waits only for the stores of its own wave, so each wave has one. LLVM 19
+        // omits the wait for the write-back of MI300's L2 caches (LLVM 178316), and the count below
+        // would overtake it.
+        __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+#if defined(__GFX9__)
+        asm volatile("s_waitcnt vmcnt(0)" ::: "memory");
+#endif
+#endif
         block_sync();
 #ifdef KJ_STALL  // for tests: the last block never arrives at the first barrier
         if (block_id() == m.blocks - 1 && m.met[thread_id()] == 1) return;

@@ -294,7 +294,14 @@ fn render(
     let (gives, keep, back) =
         if streams { ("RingAt", "at = ", "    return at;\n") } else { ("void", "", "") };
     let links = if streams { "    const Links links = links_of(c);\n" } else { "" };
-    let takes_all = format!("(const u64* c, u32 blocks, u8* pool, Lds& all{more}) {{\n{links}");
+    // Without a ring, `pool` is passed as a place (`persist.h`).
+    let (pool, opens_pool) = match streams {
+        true => ("u8* pool", ""),
+        false => ("LdsPlace place", "    u8* const pool = lds_at(place);\n"),
+    };
+    let passed = if streams { "pool" } else { "place" };
+    let takes_all =
+        format!("(const u64* c, u32 blocks, {pool}, Lds& all{more}) {{\n{links}{opens_pool}");
     for (i, (step, declared)) in
         steps.iter().zip(declared).enumerate().filter(|(_, (s, _))| s.apart)
     {
@@ -306,7 +313,7 @@ fn render(
     for (i, (step, declared)) in steps.iter().zip(declared).enumerate() {
         let _ = writeln!(text, "    case {i}: {{");
         match step.apart {
-            true => _ = writeln!(text, "        {keep}run{i}(c, blocks, pool, all{given});"),
+            true => _ = writeln!(text, "        {keep}run{i}(c, blocks, {passed}, all{given});"),
             false => work(&mut text, i, step, declared, "        "),
         }
         text.push_str("        break;\n    }\n");
@@ -387,7 +394,7 @@ limit<takes>) {
         u64 next = 0;
         const bool more = i + 1 < count && thread_id() < WORDS;
         if (more) next = program[(u64)(i + 1) * WORDS + thread_id()];
-        run(code + i % 2 * WORDS, blocks, pool, all[0]);
+        run(code + i % 2 * WORDS, blocks, lds_place(pool), all[0]);
         Meeting::stamp(2);
         Meeting::wait();
         if (more) code[(i + 1) % 2 * WORDS + thread_id()] = next;
