@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A buffer of the simulated device.
 #[repr(C)]
@@ -50,6 +50,14 @@ pub fn counts() -> (u64, u64) {
     (LAUNCHES.load(Ordering::Relaxed), INSTRUCTIONS.load(Ordering::Relaxed))
 }
 
+static LOOSE: AtomicBool = AtomicBool::new(false);
+
+/// For all later launches: if `yes`, the seed of a launch chooses when its stores arrive, and a
+/// missing wait changes the result ([`Machine::loose`]). If not, the rules of visibility are checked.
+pub fn choose_order_of_stores(yes: bool) {
+    LOOSE.store(yes, Ordering::Relaxed);
+}
+
 /// Hash of the code object, symbol, architecture.
 type Key = (Vec<u8>, String, String);
 
@@ -79,6 +87,7 @@ fn run(asked: EmulatedLaunch) -> Result<(), String> {
             }
         };
         let mut regions = asked.regions;
+        machine.loose = LOOSE.load(Ordering::Relaxed);
         let (at, image) = machine.image();
         regions.push(Region::new("code", at, image.to_vec(), false));
         let mut launch = asked.launch;

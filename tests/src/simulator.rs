@@ -145,6 +145,12 @@ impl Setup {
             .envs(self.variables.iter().map(|(n, v)| (n, v)))
     }
 
+    /// Whether this is the process that [`Setup::run`] started for a test.
+    #[must_use]
+    pub fn inside(test: &str) -> bool {
+        std::env::var_os(CHILD_VARIABLE).is_some_and(|inside| inside == test)
+    }
+
     /// Runs `body` in a new process with the simulated HIP runtime and hiprtc. `test` is the
     /// calling test's name, `temporary` its `CARGO_TARGET_TMPDIR`. On machines other than x86-64 it
     /// prints that the test was skipped.
@@ -152,7 +158,7 @@ impl Setup {
     /// # Panics
     /// The test fails. The message contains its output.
     pub fn run(&self, test: &str, temporary: &str, body: impl FnOnce()) {
-        if std::env::var_os(CHILD_VARIABLE).is_some_and(|inside| inside == test) {
+        if Setup::inside(test) {
             return body();
         }
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {

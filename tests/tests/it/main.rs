@@ -7,6 +7,7 @@ mod embedded;
 mod emulated_compilers;
 mod emulated_kernels;
 mod emulated_model;
+mod emulated_persistent;
 mod gfxemu;
 mod issue_counts;
 mod same_sources;
