@@ -1,7 +1,7 @@
-// batch_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for one token of each of 2 to 256 sequences, W in any
-// block format, on the asynchronous matrix units of sm_90a. Weights are unpacked into registers as
-// the first operand; the tokens are the second, in shared memory. Then bias, residual or gated
-// unit, as in gemm.h.
+// batch_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for one token of each of 2 to 256 sequences, or for
+// the tokens of a prompt, W in any block format, on the asynchronous matrix units of sm_90a.
+// Weights are unpacked into registers as the first operand; the tokens are the second, in shared
+// memory. Then bias, residual or gated unit, as in gemm.h.
 //
 //   x    tokens × COLS f16 in *turned tiles*: the tiles of gemm.h, ⌈COLS/128⌉ pairs of them for
 //        each 64 tokens, each 128 columns in the order of turned_at; columns past COLS are zero,
@@ -17,23 +17,25 @@
 // product j of eight. The weights of a quad form the pairs (0, 2) and (1, 3): one instruction
 // converts two nibbles to two f16.
 //
-// A *unit* is BN rows × 128 columns. The units of all row tiles are numbered one after the other,
-// and each block takes an equal range of them. A tile that several blocks share is summed by the
-// block that ends last, always in the order of the blocks. Weights are requested AHEAD units before
-// their use (span_ring.h), and read while the previous unit is multiplied. One thread loads X,
-// STAGES units ahead. DEEP products are started together, as a *batch*; the weights of one batch
-// are unpacked while FLIGHT others run.
+// A *tile* is BN rows × N tokens, a *unit* 128 columns of a tile. The units of all tiles are
+// numbered one after the other, and each block takes an equal range of them. The results of a tile
+// that several blocks share are summed always in the order of the blocks. Weights are requested
+// AHEAD units before their use (span_ring.h), and read while the previous unit is multiplied. One
+// thread loads X, STAGES units ahead. DEEP products are started together, as a *batch*; the weights
+// of one batch are unpacked while FLIGHT others run.
+//
+// Blocks of a tile wait for each other (batch_tiles.h). They are neighbours, and blocks start in
+// order, so the others of a tile run or have ended as soon as the device has room for them. Fewer
+// blocks share a tile than the smallest part of a card of sm_90a runs at a time, sixteen.
 //
 // S: as for gemm.h without BM, WM, WN, KB, X_STAGES and EXPERTS (there are no experts); N (tokens
-// of the products: the widths in held.h), GROUPS (of four warps, that multiply), TILES (of 64 rows,
-// for each group), AHEAD, STAGES, DEEP, FLIGHT, TURNED, SPAN_BYTES (SpanRing's BYTES of the widest
-// format). OUT is Results::Singles, BN 64 · GROUPS · TILES, KJ_BLOCK 128 · (GROUPS + 1). Share: x
-// of `blocks`.
+// of the products: the widths in held.h), MANY (more than N tokens can be launched), GROUPS (of
+// four warps, that multiply), TILES (of 64 rows, for each group), AHEAD, STAGES, DEEP, FLIGHT,
+// TURNED, SPAN_BYTES (SpanRing's BYTES of the widest format). OUT is Results::Singles, BN
+// 64 · GROUPS · TILES, KJ_BLOCK 128 · (GROUPS + 1). Share: x of `blocks`.
 #pragma once
-#include "gemm_common.h"
+#include "batch_tiles.h"
 #include "held.h"
-#include "span_ring.h"
-#include "turned.h"
 
 // Barriers and copies as in hopper.h, with addresses in shared memory.
 STEP void wait_at(u32 barrier, u32 parity) {
@@ -69,6 +71,7 @@ STEP u64 descriptor_at(u32 tile) {
 
 template <class S> struct BatchGemm {
     using G = GemmCommon<S>;
+    using T = BatchTiles<S>;
     static constexpr u32 COLS = S::COLS, BN = S::BN, N = S::N, GROUPS = S::GROUPS, TILES = S::TILES,
                          AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP,
                          FLIGHT = S::FLIGHT;
@@ -83,13 +86,9 @@ template <class S> struct BatchGemm {
                          MULTIPLY_REGS = SHARE_REGS < 240 ? SHARE_REGS : 240;
     // Blocks of 64 tokens, and f16 elements of a tile of 64 columns.
     static constexpr u32 BLOCKS_64 = CEIL_DIV(N, 64), TILE = N * 64;
-    static constexpr u32 ALL_TILES =
-        S::TURNED ? CEIL_DIV(CEIL_DIV(S::ROWS_0, 128) * 128, G::PART_ROWS) : G::END_2;
-    static constexpr u32 ALL_UNITS = ALL_TILES * STEPS;
-    // Tokens that a group stores together, and the stride of its results in shared memory.
-    static constexpr u32 AT_ONCE = N < 32 ? N : N > 192 ? 16 : 32, WIDE = 64 + 4;
+    static_assert(!S::MANY || N % 64 == 0, "tiles of X have 64 tokens");
     // A stage of X has two parts of 64 columns, each with barriers for `full` and `empty`.
-    struct Shared { u64 full[2 * STAGES], empty[2 * STAGES]; u32 last; };
+    struct Shared { u64 full[2 * STAGES], empty[2 * STAGES]; };
     static constexpr u32 HALF = 2 * TILE, X_STAGE = 2 * HALF;  // bytes
 
     // The weights of DEEP quads of a span from quad `from` on, as pairs (0, 2) and (1, 3): a code
@@ -156,12 +155,6 @@ template <class S> struct BatchGemm {
         }
     }
 
-    // The first unit of a block, and the block of a unit.
-    STEP u32 first_unit(u32 block, u32 blocks) { return (u32)((u64)block * ALL_UNITS / blocks); }
-    STEP u32 block_of(u32 unit, u32 blocks) {
-        return (u32)((((u64)unit + 1) * blocks - 1) / ALL_UNITS);
-    }
-
     // The ring of X: its memory, its barriers, and the counters of stages and phases.
     struct Stages { u32 x, full, empty; };
     struct Place {
@@ -172,135 +165,38 @@ template <class S> struct BatchGemm {
         }
     };
 
-    // One thread loads X: two tiles of 64 columns for each unit.
-    STEP void bring(const Stages& st, const u16* x, u32 from, u32 to) {
+    // One thread loads X: two tiles of 64 columns for each unit. With MANY, 64 tokens that are all
+    // past the last token are left out: their results are not stored.
+    STEP void bring(const Stages& st, const GemmArgs& args, u32 from, u32 to) {
         if (thread_id() != WORKERS) return;
         Place place{0, 1};
-        u32 step = from % STEPS;
+        u32 step = from % STEPS, blocks = BLOCKS_64;
+        const u16* x = args.x;
         for (u32 unit = from; unit < to; unit++) {
+            if (S::MANY && (unit == from || step == 0)) {
+                const u32 token = T::first_token(args, unit / STEPS);
+                x = args.x + (u64)(token / 64) * (2 * STEPS) * 4096;
+                blocks = min_u32(BLOCKS_64, CEIL_DIV(args.tokens - token, 64));
+            }
             UNROLL for (u32 h = 0; h < 2; h++) {
                 const u32 full = st.full + 16 * place.stage + 8 * h,
                           at = st.x + place.stage * X_STAGE + h * HALF;
                 wait_at(st.empty + 16 * place.stage + 8 * h, place.phase);
-                expect_at(full, HALF);
+                expect_at(full, S::MANY ? blocks * 8192 : HALF);
                 UNROLL for (u32 b = 0; b < BLOCKS_64; b++)
-                    bulk_copy_at(at + b * 8192, x + ((u64)b * (2 * STEPS) + 2 * step + h) * 4096,
-                                 (N - 64 * b < 64 ? N - 64 * b : 64) * 128, full);
+                    if (!S::MANY || b < blocks)
+                        bulk_copy_at(at + b * 8192,
+                                     x + ((u64)b * (2 * STEPS) + 2 * step + h) * 4096,
+                                     (N - 64 * b < 64 ? N - 64 * b : 64) * 128, full);
             }
             Place::pass(place);
             step = step + 1 == STEPS ? 0 : step + 1;
         }
     }
 
-    // As finish_rows of GemmCommon, but into turned tiles, with zeros after the last row.
-    STEP void finish_turned(const Part& p, const float* stage, u32 m, u32 col0, u32 token0,
-                            u32 tokens, u32 lane) {
-        constexpr u32 groups = G::GATED ? 4 : 8, steps = CEIL_DIV(S::ROWS_0, 128);
-        for (u32 i = lane; i < m * groups; i += 128) {
-            u32 token = token0 + i / groups, g = i % groups;
-            u32 col = G::GATED ? g / 2 * 32 + g % 2 * 8 : g * 8;
-            u32 row = p.first + (G::GATED ? (col0 + col) / 32 * 16 + col % 16 : col0 + col);
-            if (token >= tokens || row >= 128 * steps) continue;
-            u32 here = row < p.rows ? min_u32(8, p.rows - row) : 0;
-            float v[8], up[8];
-            read8(stage + i / groups * WIDE + col, v);
-            if constexpr (G::GATED) read8(stage + i / groups * WIDE + col + 16, up);
-            UNROLL for (u32 e = 0; e < 8; e++) {
-                if (p.bias && e < here) v[e] += p.bias[row + e];
-                if constexpr (G::GATED) {
-                    if (p.bias_up && e < here) up[e] += p.bias_up[row + e];
-                    v[e] = G::activate(v[e]) * up[e];
-                }
-                if (e >= here) v[e] = 0.0f;
-            }
-            const u32 pair[4] = {pack_input(v[0], v[1]), pack_input(v[2], v[3]),
-                                 pack_input(v[4], v[5]), pack_input(v[6], v[7])};
-            store_turned((u16*)p.y, token, row, steps, pair);
-        }
-    }
-
-    // Stores the results of the tile, or this block's part of them. The last block of the tile
-    // stores their sum.
-    STEP void finish(const GemmArgs& args, Share share, Shared& lds, float* stage_out,
-                     const float (&acc)[TILES][N / 2], u32 tile, bool whole) {
-        const u32 group = thread_id() / 128, lane = thread_id() % 128;
-        u32 first = 0, last = 0;  // blocks that share the tile
-        if (!whole) {
-            first = block_of(tile * STEPS, args.blocks);
-            last = block_of(tile * STEPS + STEPS - 1, args.blocks);
-            float* mine = part_at(args, share.x, first, 0);
-            UNROLL for (u32 t = 0; t < TILES; t++)
-                UNROLL for (u32 i = 0; i < N / 2; i += 4)
-                    *(u32x4*)(mine + (t * (N / 8) + i / 4) * (4 * WORKERS)) =
-                        u32x4{as_u32(acc[t][i]), as_u32(acc[t][i + 1]), as_u32(acc[t][i + 2]),
-                              as_u32(acc[t][i + 3])};
-            // The barrier orders all threads' writes before the first thread's addition. The next
-            // barrier orders the first thread's reads before the reads of all threads.
-            part_sync(GROUPS + 1, WORKERS);
-            if (thread_id() == 0) {
-                lds.last = atomic_add(args.counters + tile, 1) == last - first;
-                if (lds.last) atomic_store(args.counters + tile, 0);
-            }
-            part_sync(GROUPS + 1, WORKERS);
-            if (!lds.last) return;
-        }
-        Part part = G::part_of(args, tile);
-        float* stage = stage_out + group * (AT_ONCE * WIDE);
-        constexpr u32 eights = AT_ONCE / 8;
-        UNROLL for (u32 t = 0; t < TILES; t++)
-            UNROLL for (u32 n = 0; n < N; n += AT_ONCE) {
-                if (n >= args.tokens) break;
-                float sum[eights][4];
-                UNROLL for (u32 j = 0; j < eights; j++)
-                    UNROLL for (u32 e = 0; e < 4; e++)
-                        sum[j][e] = n + 8 * j < N ? acc[t][4 * (n / 8 + j) + e] : 0;
-                const u32 m = N - n < AT_ONCE ? N - n : AT_ONCE, col0 = (group * TILES + t) * 64;
-                if (!whole) sum_parts(args, first, last, t * (N / 8) + n / 8, m / 8, sum);
-                UNROLL for (u32 j = 0; j < eights; j++)
-                    UNROLL for (u32 e = 0; e < 4; e++)
-                        stage[(8 * j + 2 * (lane % 4) + e % 2) * WIDE + lane / 32 * 16 +
-                              lane % 32 / 4 + 8 * (e / 2)] = sum[j][e];
-                part_sync(group + 1, 128);
-                if constexpr (S::TURNED) finish_turned(part, stage, m, col0, n, args.tokens, lane);
-                else
-                    G::finish_rows(part, stage, WIDE, m, 64, col0, n, args.tokens, args.residual,
-                                   lane, 128);
-                part_sync(group + 1, 128);
-            }
-    }
-
-    // This thread's first four results of a block in a tile whose first block is `first`. Four more
-    // follow at each 4 · WORKERS, up to `at`.
-    STEP float* part_at(const GemmArgs& args, u32 block, u32 first, u32 at) {
-        return args.parts + (u64)(2 * block + (block == first)) * (BN * N) +
-               (at * WORKERS + thread_id()) * 4;
-    }
-    // The sum over the blocks of a tile, in their order. Several loads are in flight together.
-    static constexpr u32 TOGETHER = TILES * N > 128 || GROUPS > 2 ? 2 : 4;
-    template <u32 EIGHTS>
-    STEP void sum_parts(const GemmArgs& args, u32 first, u32 last, u32 at, u32 count,
-                        float (&sum)[EIGHTS][4]) {
-        NO_UNROLL for (u32 b = first; b <= last; b += TOGETHER) {
-            u32x4 v[TOGETHER][EIGHTS];
-            UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-                const float* p = part_at(args, min_u32(b + i, last), first, at);
-                UNROLL for (u32 j = 0; j < EIGHTS; j++)
-                    if (j < count) v[i][j] = *(const u32x4*)(p + j * (4 * WORKERS));
-            }
-            UNROLL for (u32 i = 0; i < TOGETHER; i++)
-                if (b + i <= last)
-                    UNROLL for (u32 j = 0; j < EIGHTS; j++) {
-                        if (j >= count) continue;
-                        const u32 w[4] = {v[i][j].x, v[i][j].y, v[i][j].z, v[i][j].w};
-                        UNROLL for (u32 e = 0; e < 4; e++)
-                            sum[j][e] = (i == 0 && b == first ? 0.0f : sum[j][e]) + as_f32(w[e]);
-                    }
-        }
-    }
-
     // Units from … to − 1, all of one format; `place` is the position in the ring of X.
     template <class W, class Before>
-    STEP void multiply(const GemmArgs& args, Share share, const Stages& st, Shared& lds, u32 ring,
+    STEP void multiply(const GemmArgs& args, Share share, const Stages& st, u32 ring,
                        float* stage_out, u32 from, u32 to, Place& place, bool wait) {
         using Ring = SpanRing<W>;
         constexpr u32 SPAN_BYTES = Ring::BYTES * WORKERS, SLOT = LANE_ROWS * SPAN_BYTES;
@@ -316,7 +212,7 @@ template <class S> struct BatchGemm {
         auto fetch = [&](u32 slot) {
             if (next < to) {
                 if (next == from || next_step == 0) {
-                    Part part = G::part_of(args, next / STEPS);
+                    Part part = G::part_of(args, T::row_tile(args, next / STEPS));
                     UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
                         const u32 n = warp_row + r / 2 * 64 + r % 2 * 8;
                         row[r] = G::template part_row<W>(part, n, 0);
@@ -418,7 +314,7 @@ template <class S> struct BatchGemm {
                 arrive_at(st.empty + before + 8);
             }
             if (step == STEPS) step = 0;
-            finish(args, share, lds, stage_out, acc, tile, unit - begun == STEPS);
+            T::finish(args, share, st.x, stage_out, acc, tile, unit - begun == STEPS);
         }
     }
 
@@ -438,33 +334,33 @@ template <class S> struct BatchGemm {
         }
         block_sync();
         Before::release();
-        u32 from = first_unit(share.x, args.blocks), to = first_unit(share.x + 1, args.blocks);
+        u32 from = T::first_unit(args, share.x), to = T::first_unit(args, share.x + 1);
         if (thread_id() < WORKERS) {
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGS));
             Place place{0, 0};
-            u32 end = G::SECOND ? min_u32(to, G::RUN_1 * STEPS) : to;
+            u32 end = G::SECOND ? min_u32(to, G::RUN_1 * STEPS * T::token_tiles(args)) : to;
             bool wait = true;
             if (from < end) {
-                multiply<typename S::Run0, Before>(args, share, st, lds, ring, stage_out, from, end,
+                multiply<typename S::Run0, Before>(args, share, st, ring, stage_out, from, end,
                                                    place, wait);
                 wait = false, from = end;
             }
             if constexpr (G::SECOND) {
-                end = G::THIRD ? min_u32(to, G::RUN_2 * STEPS) : to;
+                end = G::THIRD ? min_u32(to, G::RUN_2 * STEPS * T::token_tiles(args)) : to;
                 if (from < end) {
-                    multiply<typename S::Run1, Before>(args, share, st, lds, ring, stage_out, from,
+                    multiply<typename S::Run1, Before>(args, share, st, ring, stage_out, from,
                                                        end, place, wait);
                     wait = false, from = end;
                 }
             }
             if constexpr (G::THIRD)
                 if (from < to)
-                    multiply<typename S::Run2, Before>(args, share, st, lds, ring, stage_out, from,
+                    multiply<typename S::Run2, Before>(args, share, st, ring, stage_out, from,
                                                        to, place, wait);
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRING_REGS));
             Before::wait();
-            bring(st, args.x, from, to);
+            bring(st, args, from, to);
         }
     }
 };

@@ -1,5 +1,5 @@
-//! Matrix × the rows of a batch (one token of each of many sequences) on the asynchronous matrix
-//! units of sm_90a, weights unpacked into registers: `gpu/batch_gemm.h`.
+//! Matrix × the rows of a batch (one token of each of many sequences) or of a prompt, on the
+//! asynchronous matrix units of sm_90a, weights unpacked into registers: `gpu/batch_gemm.h`.
 
 use crate::products::segments::{Finish, Results, Segment, Segments, SegmentsLabel};
 use crate::vocabulary::arguments::arguments;
@@ -14,7 +14,8 @@ use kjit_formats::format::Format;
 use kjit_formats::layout::Layout;
 use std::fmt;
 
-/// A product with the rows of a batch. Any number of tokens up to the spec's can be launched.
+/// A product with the rows of a batch or of a prompt. Any number of tokens up to the spec's can be
+/// launched.
 ///
 /// Numerics: as for [`GemmSpec`](crate::gemm::GemmSpec). Weights are rounded to f16 (twice: the
 /// group's scale, and its product with the code); activations are f16, sums f32. The order of a
@@ -25,7 +26,8 @@ use std::fmt;
 pub struct BatchGemmSpec {
     /// Length of a row; a multiple of 32.
     pub cols: usize,
-    /// Largest number of tokens: 1 to 256.
+    /// Largest number of tokens: 1 to [`MOST`]. More than [`WIDEST`] are multiplied in tiles of as
+    /// many.
     pub tokens: usize,
     /// The weight matrices: one to three.
     pub segments: Vec<Segment>,
@@ -84,10 +86,17 @@ const NAME: &str = "batch_gemm";
 /// Multiprocessors of an H100 SXM or H200, the usual cards of the family. With another number some
 /// blocks wait for others, or some multiprocessors idle.
 const UNITS: u32 = 132;
-/// Time of the end of a tile, in units of work: 64 tokens of 4096 × 4096 on an H100.
-const TILE_COST: usize = 3;
 /// Largest number of tokens.
-pub const MOST: usize = 256;
+pub const MOST: usize = 1 << 16;
+/// Largest number of tokens of a tile: the widest product.
+pub const WIDEST: usize = 256;
+/// Tokens that are stored together at the end of a tile.
+const PIECE: usize = 32;
+/// Nanoseconds of the end of a tile on an H200: of storing results of a piece, of storing and
+/// loading a piece's part of the sum of a block, and of meeting the other blocks of the tile.
+const STORE_NS: usize = 700;
+const PART_NS: usize = 250;
+const MEET_NS: usize = 3000;
 /// Bytes of shared memory of a block beside the dynamic ones: its barriers, and the driver's part.
 const BESIDE: usize = 1536;
 
@@ -99,20 +108,21 @@ pub fn covers(target: &Target) -> bool {
 
 /// Start values of the tuning: of those for the fewest sufficient tokens, the fastest is taken.
 /// Measured on an H100 (`docs/performance.md`).
-const STARTS: [Start; 6] = [
+const STARTS: [Start; 7] = [
     Start { up_to: 32, unit_ns: 880, tuning: BatchGemmTuning::of([3, 1, 6, 4, 1, 1, 3]) },
     Start { up_to: 32, unit_ns: 630, tuning: BatchGemmTuning::of([2, 1, 8, 4, 1, 1, 3]) },
-    Start { up_to: 64, unit_ns: 1090, tuning: BatchGemmTuning::of([3, 1, 5, 4, 1, 1, 3]) },
-    Start { up_to: 64, unit_ns: 890, tuning: BatchGemmTuning::of([2, 1, 6, 5, 1, 1, 3]) },
-    Start { up_to: 128, unit_ns: 1230, tuning: BatchGemmTuning::of([2, 1, 6, 3, 1, 1, 3]) },
-    Start { up_to: MOST, unit_ns: 1960, tuning: BatchGemmTuning::of([2, 1, 6, 2, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 1000, tuning: BatchGemmTuning::of([3, 1, 5, 4, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 720, tuning: BatchGemmTuning::of([2, 1, 6, 5, 1, 1, 3]) },
+    Start { up_to: 128, unit_ns: 900, tuning: BatchGemmTuning::of([2, 1, 6, 3, 1, 1, 3]) },
+    Start { up_to: 192, unit_ns: 1200, tuning: BatchGemmTuning::of([2, 1, 6, 2, 1, 1, 3]) },
+    Start { up_to: MOST, unit_ns: 1480, tuning: BatchGemmTuning::of([2, 1, 6, 2, 1, 1, 3]) },
 ];
 
 /// A tuning, and the largest number of tokens that it is for.
 struct Start {
     up_to: usize,
-    /// Nanoseconds of a unit of one of its blocks: a product of 28672 × 4096 in Q4_K, divided by
-    /// its units.
+    /// Nanoseconds of a unit of one of its blocks: a product of 28672 × 4096 in Q4_K without the
+    /// ends of tiles, divided by the units of a block.
     unit_ns: usize,
     tuning: BatchGemmTuning,
 }
@@ -168,7 +178,13 @@ impl BatchGemmSpec {
 
     /// Tokens of the products: one of the widths in `gpu/held.h`.
     fn width(&self) -> usize {
-        self.tokens.next_multiple_of(if self.tokens <= 64 { 8 } else { 32 })
+        let tokens = self.tokens.min(WIDEST);
+        tokens.next_multiple_of(if tokens <= 64 { 8 } else { 32 })
+    }
+
+    /// Number of tiles of tokens.
+    fn token_tiles(&self) -> usize {
+        self.tokens.div_ceil(WIDEST).max(1)
     }
 
     /// Bytes of 32 weights of the widest format.
@@ -180,14 +196,18 @@ impl BatchGemmSpec {
         Ok(most)
     }
 
-    /// Dynamic shared memory: stages of X at a multiple of 1024, the ring of weights, results of 32
-    /// tokens (16 if X needs the memory) for each group.
-    fn shared(&self, t: &BatchGemmTuning) -> Result<usize, SpecError> {
+    /// Bytes of the rings of X and of weights.
+    fn rings(&self, t: &BatchGemmTuning) -> Result<usize, SpecError> {
         let [groups, tiles, ahead, stages] =
             [t.groups, t.tiles, t.ahead, t.stages].map(|n| n as usize);
-        let ring = ahead * 2 * tiles * 128 * groups * self.span_bytes()?;
-        let at_once = if self.width() > 192 { 16 } else { self.width().min(32) };
-        Ok(1024 + stages * 256 * self.width() + ring + groups * at_once * 68 * 4)
+        Ok(stages * 256 * self.width() + ahead * 2 * tiles * 128 * groups * self.span_bytes()?)
+    }
+
+    /// Dynamic shared memory: the rings at a multiple of 1024, and results of [`PIECE`] tokens for
+    /// each group.
+    fn shared(&self, t: &BatchGemmTuning) -> Result<usize, SpecError> {
+        let at_once = self.width().min(PIECE);
+        Ok(1024 + self.rings(t)? + t.groups as usize * at_once * 68 * 4)
     }
 
     /// Number of row tiles.
@@ -195,27 +215,56 @@ impl BatchGemmSpec {
         self.weights().tiles(t.rows() as usize, if self.turned { 128 } else { 1 })
     }
 
-    /// Blocks of a launch, and the units of its time. As many blocks as run at the same time, or
-    /// fewer that share tiles evenly. A tile costs the block that ends in it [`TILE_COST`] units in
-    /// addition.
-    fn blocks_and_units(&self, t: &BatchGemmTuning) -> (usize, usize) {
-        let (tiles, steps) = (self.row_tiles(t).max(1), self.cols.div_ceil(128).max(1));
+    /// Number of tiles.
+    fn tiles(&self, t: &BatchGemmTuning) -> usize {
+        self.row_tiles(t).saturating_mul(self.token_tiles()).max(1)
+    }
+
+    /// Blocks of a launch, and its nanoseconds. As many blocks as run at the same time, or fewer
+    /// that share tiles evenly. After the last unit of a block, its rings must have room for one
+    /// piece of each block that it shares a tile with.
+    fn blocks_and_ns(&self, t: &BatchGemmTuning, unit_ns: usize) -> (usize, usize) {
+        let (tiles, steps) = (self.tiles(t), self.cols.div_ceil(128).max(1));
         let (all, most) = (tiles.saturating_mul(steps), (UNITS * t.blocks_per_unit) as usize);
-        let cost = |blocks: usize| {
-            let each = all.div_ceil(blocks);
-            let even = all.is_multiple_of(blocks)
-                && (steps.is_multiple_of(each) || each.is_multiple_of(steps));
-            let ends = if even { (each / steps).max(1) } else { (each + steps - 2) / steps + 1 };
-            each + TILE_COST * ends
+        let pieces = t.tiles as usize * self.width().div_ceil(PIECE);
+        let piece_bytes = self.width().min(PIECE) * 2 * 128 * t.groups as usize;
+        let room = self.rings(t).unwrap_or(0) / piece_bytes.max(1);
+        // Blocks that share a tile, at most.
+        let sharers = |blocks: usize| {
+            if all.is_multiple_of(blocks) && steps.is_multiple_of(all / blocks) {
+                return steps / (all / blocks);
+            }
+            (steps.max(2) - 2) / (all / blocks).max(1) + 2
+        };
+        let ns = |blocks: usize| {
+            let (each, shared) = (all.div_ceil(blocks), sharers(blocks));
+            let even = all.is_multiple_of(blocks);
+            let ends = if even && each.is_multiple_of(steps) {
+                each / steps * pieces * STORE_NS
+            } else if even && steps.is_multiple_of(each) {
+                MEET_NS + pieces * PART_NS + pieces.div_ceil(shared) * STORE_NS
+            } else {
+                let whole = each.saturating_sub(1) / steps;
+                MEET_NS + (whole + 1) * pieces * STORE_NS + shared * pieces * PART_NS
+            };
+            each * unit_ns + ends
         };
         let even = (1..=most / tiles).map(|n| n * tiles).filter(|blocks| *blocks <= all);
-        let costs = even.chain([most.min(all)]).map(|blocks| (blocks, cost(blocks)));
-        costs.min_by_key(|&(n, cost)| (cost, std::cmp::Reverse(n))).unwrap_or((1, all))
+        let fits = |blocks: &usize| *blocks <= tiles || sharers(*blocks) <= room + 1;
+        let costs = even.chain([most.min(all)]).filter(fits).map(|blocks| (blocks, ns(blocks)));
+        costs.min_by_key(|&(n, ns)| (ns, std::cmp::Reverse(n))).unwrap_or((1, all))
+    }
+
+    /// Nanoseconds of a unit with these numbers of groups and tiles.
+    fn unit_ns(&self, t: &BatchGemmTuning) -> usize {
+        let tokens = self.tokens.min(WIDEST);
+        let like = |s: &&Start| tokens <= s.up_to && s.tuning.rows() == t.rows();
+        STARTS.iter().find(like).map_or(STARTS[6].unit_ns, |s| s.unit_ns)
     }
 
     /// Blocks of a launch.
     fn blocks_of(&self, t: &BatchGemmTuning) -> u32 {
-        self.blocks_and_units(t).0 as u32
+        self.blocks_and_ns(t, self.unit_ns(t)).0 as u32
     }
 
     /// Bytes of `parts`: two tiles for each block, the tile it begins in and the tile it ends in.
@@ -244,7 +293,7 @@ impl BatchGemmSpec {
     /// # Errors
     /// As [`Family::tuning`].
     pub fn counters(&self, target: &Target) -> Result<usize, SpecError> {
-        Ok(self.row_tiles(&self.tuning(target)?))
+        Ok(self.tiles(&self.tuning(target)?))
     }
 }
 
@@ -260,7 +309,7 @@ impl Family for BatchGemmSpec {
     }
 
     fn usual(&self, target: &Target) -> Result<BatchGemmTuning, SpecError> {
-        let tokens = self.tokens.min(MOST);
+        let tokens = self.tokens.min(WIDEST);
         let up_to = STARTS.iter().map(|s| s.up_to).find(|n| tokens <= *n);
         let mut best = None;
         for s in STARTS.iter().filter(|s| Some(s.up_to) == up_to) {
@@ -273,7 +322,7 @@ impl Family for BatchGemmSpec {
             while t.stages > 2 && self.shared(&t)? > room {
                 t.stages -= 1;
             }
-            let cost = (self.shared(&t)? > room, self.blocks_and_units(&t).1 * s.unit_ns);
+            let cost = (self.shared(&t)? > room, self.blocks_and_ns(&t, s.unit_ns).1);
             if best.is_none_or(|(least, _)| cost < least) {
                 best = Some((cost, t));
             }
@@ -296,7 +345,7 @@ impl Family for BatchGemmSpec {
             "results in `turned` tiles need exactly one weight".to_owned()
         })?;
         self.weights().check(NAME, 1)?;
-        let units = (self.row_tiles(t) + 1).saturating_mul(self.cols.div_ceil(128));
+        let units = (self.tiles(t) + 1).saturating_mul(self.cols.div_ceil(128));
         require(units < 1 << 30, NAME, || format!("{units} units"))?;
         let fine = (2..=4).contains(&t.groups)
             && (1..=2).contains(&t.tiles)
@@ -357,6 +406,7 @@ impl Family for BatchGemmSpec {
             .number("FLIGHT", t.flight)
             .number("SPAN_BYTES", self.span_bytes()?)
             .flag("TURNED", self.turned)
+            .flag("MANY", self.tokens > WIDEST)
             .choice("OUT", &Results::Singles)
             .and(self.weights().shape()?);
         let macros = Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", t.blocks_per_unit);
@@ -370,7 +420,7 @@ impl Family for BatchGemmSpec {
         let grid = Grid::of([blocks, 1, 1])
             .number("tokens", size.tokens.min(self.tokens) as u32)
             .number("blocks", blocks);
-        let counters = self.row_tiles(t);
+        let counters = self.tiles(t);
         Ok(grid.memory("parts", self.parts_of(t)).counters("counters", counters))
     }
 

@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = files! {
     "attend_wide.hip"
     "batch_gemm.h"
     "batch_gemm.hip"
+    "batch_tiles.h"
     "card.hip"
     "chosen.h"
     "combine.h"

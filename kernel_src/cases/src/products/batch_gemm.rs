@@ -1,5 +1,6 @@
-//! Cases and samples of products with rows of a batch: every format, every width of the products,
-//! rows and columns that do not fill a tile or a unit, tiles that several blocks share.
+//! Cases and samples of products with rows of a batch or of a prompt: every format, every width of
+//! the products, rows and columns that do not fill a tile or a unit, tiles that several blocks
+//! share, tiles of tokens.
 
 use crate::case::{Case, CaseArg, FOLLOWS, input, optional, output};
 use crate::cases::Cases;
@@ -155,6 +156,28 @@ impl Cases for BatchGemmSpec {
                 into.push(case(spec, target, 2, most - less, random)?);
             }
         }
+        // Tokens of a prompt: several tiles of tokens, the last of any size.
+        for (most, tokens) in [(512, 512), (700, 641), (700, 259), (700, 64)] {
+            let specs = [
+                BatchGemmSpec {
+                    segments: vec![segment("Q4_K", 330, true), segment("Q6_K", 35, true)],
+                    ..BatchGemmSpec::new(format("Q4_K"), 1, 512, most)
+                },
+                BatchGemmSpec {
+                    finish: Finish::Add,
+                    ..BatchGemmSpec::new(format("Q8_0"), 67, 2080, most)
+                },
+                BatchGemmSpec {
+                    segments: vec![segment("Q5_1", 172, true), segment("Q5_1", 172, false)],
+                    finish: Finish::Silu,
+                    turned: true,
+                    ..BatchGemmSpec::new(format("Q5_1"), 1, 160, most)
+                },
+            ];
+            for spec in &specs {
+                into.push(case(spec, target, 2, tokens, random)?);
+            }
+        }
         Ok(())
     }
 
@@ -163,7 +186,7 @@ impl Cases for BatchGemmSpec {
             return Ok(());
         }
         for name in ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "IQ4_XS", "F16"] {
-            for tokens in [8, 16, 32, 64, 128, 256] {
+            for tokens in [8, 16, 32, 64, 128, 256, 2048] {
                 let spec = BatchGemmSpec {
                     finish: Finish::Add,
                     ..BatchGemmSpec::new(format(name), 4096, 4096, tokens)
