@@ -19,8 +19,7 @@ template <class S> struct BatchTiles {
 
     // Bytes of that many tokens of all groups.
     static constexpr u32 EIGHTS = AT_ONCE / 8, PIECE = EIGHTS * 16 * WORKERS;
-    // Bytes of both rings, and the results of so many tokens that fit there after the last unit of a
-    // block.
+    // Bytes of both rings, and the number of pieces that fit there after the last unit of a block.
     static constexpr u32 RINGS = S::STAGES * (N * 256) + S::AHEAD * (2 * TILES) * WORKERS *
                                                              S::SPAN_BYTES,
                          FIT = RINGS / PIECE;
@@ -38,10 +37,12 @@ template <class S> struct BatchTiles {
     }
 
     STEP u32 all_units(const GemmArgs& args) { return ALL_TILES * STEPS * token_tiles(args); }
-    // Blocks that have units. So few that the rings have room for one piece of each block of a tile.
+    // Blocks that have units: so few that the rings have room for a piece of each block of a tile,
+    // and that fewer than sixteen share a tile.
     STEP u32 used_blocks(const GemmArgs& args) {
         static_assert(FIT > 1, "room for the parts of other blocks");
-        return min_u32(args.blocks, all_units(args) / CEIL_DIV(STEPS, FIT - 1));
+        constexpr u32 most = FIT - 1 < 13 ? FIT - 1 : 13;
+        return min_u32(args.blocks, all_units(args) / CEIL_DIV(STEPS, most));
     }
     // The first unit of a block, and the block of a unit. Later blocks begin after the last unit.
     STEP u32 first_unit(const GemmArgs& args, u32 block) {
@@ -52,8 +53,8 @@ template <class S> struct BatchTiles {
         return (u32)((((u64)unit + 1) * used_blocks(args) - 1) / all_units(args));
     }
 
-    // As G::activate. The divisor of the sigmoid is at least 1, so that its reciprocal needs neither
-    // a branch nor a call, and those of several results overlap.
+    // As G::activate. The divisor of the sigmoid is at least 1, so its reciprocal needs neither a
+    // branch nor a call, and those of several results overlap.
     STEP float activated(float g) {
         if constexpr (S::GATE != Gate::Silu) return G::activate(g);
         const float e = exp_f32(-g), d = e > 1e37f ? 1e37f : 1.0f + e;
