@@ -3,6 +3,7 @@
 
 use super::build::{Builder, CompiledSizes, Jobs, Shape};
 use super::fuse::{Finish, Input, Segment, Step, head_size};
+use super::product::Form;
 use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
 use crate::error::unsupported;
 use crate::group::Group;
@@ -46,9 +47,9 @@ pub(super) struct Lower<'g> {
     /// Products whose launches depend on the number of tokens, with the maximum bytes of their
     /// partial results and counters.
     pub products: Vec<(GemmUse, u64, u64)>,
-    /// Inputs that are already in the products' layout: the value, and the norm that was applied to
-    /// it.
-    pub in_form: HashMap<(ValueId, Option<WeightId>), Bind>,
+    /// Inputs that are already in a layout of products: the value, the norm that was applied to it,
+    /// and the layout.
+    pub in_form: HashMap<(ValueId, Option<WeightId>, Form), Bind>,
     /// Rows grouped by expert. The key is the value with the experts. There is one row for each
     /// token and slot, or one for each token.
     pub groups: HashMap<(ValueId, bool), Group>,

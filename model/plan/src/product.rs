@@ -20,14 +20,15 @@ use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
 use kjit_kernels::tiles::{self, TilesArgs, TilesSpec};
 
 /// The layout of activations. It determines the kernel of the product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Form {
     /// The layout of [`GemmSpec`], for any number of rows.
     Tiles,
     /// The layout of [`SmallGemmSpec`], for few rows: weights are loaded from memory directly to
     /// the matrix units.
     Panels,
-    /// The layout of [`BatchGemmSpec`], for rows of a batch: weights are unpacked into registers.
+    /// The layout of [`BatchGemmSpec`], for rows of a batch or of a prompt: weights are unpacked
+    /// into registers.
     Turned,
 }
 
@@ -98,7 +99,8 @@ impl Lower<'_> {
             let (y, stays) = match *finish {
                 Finish::Glu { out, .. }
                     if self.takes(form, self.graph.value(out).width)
-                        && self.only_products_read(out) =>
+                        && self.only_products_read(out)
+                        && self.readers_take(out, form) =>
                 {
                     (vec![self.make_as(out, form)], true)
                 }
@@ -159,8 +161,26 @@ impl Lower<'_> {
         let value = self.graph.value(out);
         let bytes = form.bytes(self.program.tokens() as usize, value.slots * value.width);
         let bind = self.program.make_tiled(out, bytes);
-        self.in_form.insert((out, None), bind);
+        self.in_form.insert((out, None, form), bind);
         bind
+    }
+
+    /// The layout of a projection's input if it exists in one only.
+    pub(super) fn made_in(&self, input: &Input) -> Option<Form> {
+        let Input::Plain(v) = *input else { return None };
+        let all = [Form::Tiles, Form::Panels, Form::Turned];
+        let made = |f: &Form| self.in_form.contains_key(&(v, None, *f));
+        all.into_iter().find(|f| self.program.is_tiled(v) && made(f))
+    }
+
+    /// Whether all later projections of a value that exists in this layout only are multiplied in
+    /// this layout.
+    fn readers_take(&self, v: ValueId, form: Form) -> bool {
+        self.reproducible
+            || self.later.iter().filter(|s| s.reads().contains(&v)).all(|s| {
+                matches!(s, Step::Project { segments, .. }
+                if self.form_of(segments) == Some(form))
+            })
     }
 
     /// Whether only products, without a norm, read a value later.
@@ -184,7 +204,7 @@ impl Lower<'_> {
             Input::Plain(_) => (None, 0.0),
             Input::Norm { weight, eps, .. } => (Some(weight), eps),
         };
-        let key = (input.value(), norm);
+        let key = (input.value(), norm, form);
         if group.is_none()
             && let Some(&bind) = self.in_form.get(&key)
         {

@@ -25,7 +25,9 @@ impl Lower<'_> {
     pub(super) fn prompt_step(&mut self, step: &Step) -> Result<(), PlanError> {
         match step {
             Step::Project { input, segments, finish } => {
-                self.product(Form::Tiles, input, segments, finish)
+                // Attention writes tiles.
+                let form = self.made_in(input).or_else(|| self.form_of(segments));
+                self.product(form.unwrap_or(Form::Tiles), input, segments, finish)
             }
             Step::Experts { input, experts, segments, finish } => {
                 self.expert_product(input, *experts, segments, finish)

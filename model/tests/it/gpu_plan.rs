@@ -3,6 +3,8 @@
 use crate::it::support::files::{model_path, tiny_models};
 use crate::it::support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::Target;
+use kjit_kernels::spec::Spec;
+use kjit_kernels::tiles::TileLayout;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
@@ -154,6 +156,72 @@ fn batched_programs_scale_smoothly_and_extend_single_kernels() {
             assert!(error.contains("257") && error.contains("256"), "{error}");
         }
     }
+}
+
+/// The layouts in which products read and write activations.
+const LAYOUTS: [&str; 3] = ["gemm", "small_gemm", "batch_gemm"];
+
+/// Checks that products read activations in the layout that was written, and counts the layouts.
+fn layouts(name: &str, plan: &Plan, program: &Program) -> [usize; 3] {
+    let mut written: Vec<Option<&str>> = vec![None; program.buffers.len()];
+    let mut count = [0; 3];
+    for l in &program.launches {
+        let buffer = |at: usize| match l.args.get(at) {
+            Some(Bind::Buffer(id)) => id.0 as usize,
+            other => panic!("{name}: argument {at} of {} is {other:?}", l.name),
+        };
+        let spec = &plan.jobs[l.job.0 as usize].spec;
+        // The arguments of products: x, the residual, then a weight, a bias and a result.
+        let (read, made) = match spec {
+            Spec::Tiles(s) => {
+                let made = match s.form {
+                    TileLayout::Tiles => "gemm",
+                    TileLayout::Panels => "small_gemm",
+                    TileLayout::Turned => "batch_gemm",
+                };
+                (None, Some((buffer(2), made)))
+            }
+            Spec::Flash(_) => (None, Some((buffer(4), "gemm"))),
+            Spec::Gemm(s) => (Some("gemm"), s.tiled.then(|| (buffer(4), "gemm"))),
+            Spec::SmallGemm(s) => (Some("small_gemm"), s.panels.then(|| (buffer(4), "small_gemm"))),
+            Spec::BatchGemm(s) => (Some("batch_gemm"), s.turned.then(|| (buffer(4), "batch_gemm"))),
+            _ => (None, None),
+        };
+        if let Some(read) = read {
+            count[LAYOUTS.iter().position(|l| *l == read).unwrap()] += 1;
+            assert_eq!(written[buffer(0)], Some(read), "{name}: the input of {}", l.name);
+        }
+        if let Some((at, made)) = made {
+            written[at] = Some(made);
+        }
+    }
+    count
+}
+
+#[test]
+fn products_read_activations_in_the_layout_that_was_written() {
+    // With 41 to 64 rows the gated unit has enough weights for the product of a batch, but its
+    // result is read by a product of few rows.
+    let one = Shape { layers: 2, width: 2048, ffn: 8192, head_dim: 64, ..LLAMA_8B };
+    let eight = Shape { layers: 2, ..LLAMA_8B };
+    let halves = Shape { layers: 2, ..LLAMA_8B_F16 };
+    let target = Target::parse("sm_90a").unwrap();
+    let mut all = [0; 3];
+    for (name, shape) in [("1b", one), ("8b", eight), ("8b f16", halves)] {
+        let graph = kjit_model::arch::build(&shape.open()).unwrap();
+        let options = OpenOptions { sequences: 256, prefill_chunk: Some(2048), ..options(4096) };
+        let (graph, target, options) = (&graph, &target, &options);
+        let plan = plan(&Request { graph, target, options, keep: &[], tuned: &Shipped }).unwrap();
+        for program in plan.programs() {
+            let counts = layouts(&format!("{name}, {} rows", program.tokens), &plan, program);
+            all = std::array::from_fn(|i| all[i] + counts[i]);
+        }
+        // A prompt's products except that of attention's result unpack weights into registers.
+        let prompt = plan.prompts.last().unwrap();
+        let expected = if name == "8b f16" { [8, 0, 0] } else { [2, 0, 6] };
+        assert_eq!(layouts(name, &plan, prompt), expected, "{name}");
+    }
+    assert!(all.iter().all(|n| *n > 0), "{all:?}");
 }
 
 #[test]
