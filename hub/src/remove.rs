@@ -30,8 +30,8 @@ struct Link {
 impl Hub {
     /// Removes a model from the cache: of the revision in the reference, or of all commits. A
     /// reference without a tag or file means all models of the repository, including partial
-    /// downloads. The encoders of images (mmproj) go with the last model of a commit. Other files that
-    /// Python's library fetched stay.
+    /// downloads. The encoders of images (mmproj) go with the last model of a commit. Other files
+    /// that Python's library fetched stay.
     ///
     /// # Errors
     /// The model is not in the cache, several models match, another process is fetching it, or the

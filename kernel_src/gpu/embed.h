@@ -1,7 +1,7 @@
 // embed: out[r] = scale · table[token of row r], for any format. A thread makes one unit of a row.
 //
-// A row whose id has the highest bit (0x8000'0000) is no token: it stays as it is. The host wrote an
-// embedding there, such as a row of an image.
+// A row whose id has the highest bit (0x8000'0000) is no token: it stays as it is. The host wrote
+// an embedding there, such as a row of an image.
 //
 //   table     row records (kernel_src/formats/src/layout.rs)
 //   out       rows × COLS f32

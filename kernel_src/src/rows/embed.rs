@@ -13,8 +13,9 @@ use kjit_engine::{Constants, Target};
 use kjit_formats::layout::Layout;
 use std::fmt;
 
-/// `out[r] = scale · table[token of r]`; rows with ids from 2³¹ on stay as they are. Rows are the tokens of one sequence from its position on,
-/// or one token of each sequence, at that sequence's position.
+/// `out[r] = scale · table[token of r]`; rows with ids from 2³¹ on stay as they are. Rows are the
+/// tokens of one sequence from its position on, or one token of each sequence, at that sequence's
+/// position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbedSpec {
     /// Layout of the table.
