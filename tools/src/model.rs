@@ -22,6 +22,16 @@ pub enum ModelName {
     Hub(Reference),
 }
 
+/// Whether a command wants the encoder of a model's images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    No,
+    /// It is used if it is there, or if the model is downloaded now.
+    IfThere,
+    /// There is an image.
+    Needed,
+}
+
 impl ModelName {
     /// The parser for clap. `hf:…`, URLs of the hub, and `ORG/REPO[:QUANT]` are references, unless
     /// a file with this name exists. Everything else is a path.
@@ -55,23 +65,27 @@ impl ModelName {
     /// Path of the model. A model of the hub is fetched if it is missing, unless `HF_HUB_OFFLINE`
     /// forbids it.
     pub fn path(&self, shared: &Shared) -> anyhow::Result<Cow<'_, Path>> {
-        Ok(self.with_encoder(shared, false)?.0)
+        Ok(self.with_encoder(shared, Wanted::No)?.0)
     }
 
-    /// As [`ModelName::path`]. With `images` also the encoder of the model's images, if the hub's
-    /// repository has one.
+    /// As [`ModelName::path`], with the encoder of the model's images, if the hub's repository has
+    /// one and it is wanted.
     pub fn with_encoder(
         &self,
         shared: &Shared,
-        images: bool,
+        wanted: Wanted,
     ) -> anyhow::Result<(Cow<'_, Path>, Option<PathBuf>)> {
-        match self {
-            ModelName::File(path) => Ok((found(path)?, None)),
-            ModelName::Hub(reference) => {
-                let local = fetching(shared, images, |hub, watch| hub.get(reference, watch))?;
-                Ok((Cow::Owned(local.path().to_owned()), local.encoder.filter(|_| images)))
-            }
+        let reference = match self {
+            ModelName::File(path) => return Ok((found(path)?, None)),
+            ModelName::Hub(reference) => reference,
+        };
+        let images = wanted != Wanted::No;
+        let mut local = fetching(shared, images, |hub, watch| hub.get(reference, watch))?;
+        if wanted == Wanted::Needed && local.encoder.is_none() {
+            // The model was downloaded without it.
+            local = fetching(shared, true, |hub, watch| hub.pull(reference, watch))?.local;
         }
+        Ok((Cow::Owned(local.path().to_owned()), local.encoder.filter(|_| images)))
     }
 
     /// Path of the model. Nothing is fetched.

@@ -7,6 +7,7 @@ use crate::images::{Encoder, encode};
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::load::{LoadOptions, open_one, weights};
+use crate::model::Wanted;
 use crate::ranks::{answers, silent};
 use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
@@ -41,8 +42,14 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     // generation.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
     let early = !args.wait_compile && !steady;
-    let (path, found) =
-        args.model.with_encoder(shared, args.mmproj.is_none() && !args.no_mmproj)?;
+    let wanted = match (args.mmproj.is_some() || args.no_mmproj, &prompt) {
+        (true, _) => Wanted::No,
+        _ if !args.image.is_empty() => Wanted::Needed,
+        // A chat may get images later.
+        (_, None) => Wanted::IfThere,
+        (_, Some(_)) => Wanted::No,
+    };
+    let (path, found) = args.model.with_encoder(shared, wanted)?;
     let asked = args.mmproj.as_deref().map(Encoder::Asked);
     let encoder = asked.or(found.as_deref().map(Encoder::Found));
     let images = match encoder {

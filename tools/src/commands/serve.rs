@@ -3,7 +3,7 @@
 use crate::args::{self, Shared};
 use crate::engine::config;
 use crate::interrupt::Interrupt;
-use crate::model::ModelName;
+use crate::model::{ModelName, Wanted};
 use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
 use kjit_kernels::kv::PAGE;
@@ -31,9 +31,12 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     if models.len() > 1 {
         alone(args, models.len())?;
     }
-    let pairs = args.mmproj.is_none() && !args.no_mmproj;
+    let wanted = match args.mmproj.is_some() || args.no_mmproj {
+        true => Wanted::No,
+        false => Wanted::IfThere,
+    };
     let path = |model: &ModelName| {
-        let (path, encoder) = model.with_encoder(shared, pairs)?;
+        let (path, encoder) = model.with_encoder(shared, wanted)?;
         anyhow::Ok((path.into_owned(), encoder))
     };
     let paths = models.into_iter().map(path).collect::<anyhow::Result<Vec<_>>>()?;

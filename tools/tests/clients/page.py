@@ -210,6 +210,15 @@ def takes_files():
     assert js("document.querySelector('article.user .file summary').textContent") == "a.py"
     sent = js("import('./page/files.js').then(f => f.withFiles('x', [{ name: 'a', text: '```' }]))")
     assert sent == "a:\n````\n```\n````\n\nx", sent
+    # A model that reads pictures gets them as parts before the text.
+    parts = js("""import('./page/files.js').then(async f => {
+      const read = await f.readFile(new File(['x'], 'a.png', { type: 'image/png' }), true);
+      const refused = await f.readFile(new File(['x'], 'a.gif', { type: 'image/gif' }), true).catch(e => e.message);
+      return [f.contentOf('y', [read, { name: 'b', text: 'z' }]), f.contentOf('', [read]).length, f.contentOf('y', []), refused];
+    })""")
+    assert parts[0] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}},
+                        {"type": "text", "text": "b:\n```\nz\n```\n\ny"}], parts
+    assert parts[1:3] == [1, "y"] and "WebP" in parts[3], parts
 
 
 def reads_markdown():

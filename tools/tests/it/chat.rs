@@ -1,5 +1,6 @@
 //! The chat, on a terminal.
 
+use crate::serve_images::encoder;
 use crate::support::smollm2;
 use crate::support::terminal::{Person, terminal};
 use std::os::fd::OwnedFd;
@@ -64,6 +65,44 @@ fn chat_keeps_history_until_clear_and_shows_statistics() {
         // Text that is typed before the next prompt appears would be lost.
         person.sees("> ");
     }
+    person.types("/bye");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn image_stands_before_the_next_text_of_a_chat() {
+    let folder = tempfile::tempdir().unwrap();
+    let encoder = encoder(folder.path());
+    let (mut person, program) = terminal(0);
+    let mut child = chat(&program, program.try_clone().unwrap(), &["--mmproj", &encoder]);
+    drop(program);
+    person.sees("> ");
+    let picture = "../tests/data/vision/61x37.png";
+    for (line, wanted) in [
+        ("/image no-such.png", "cannot read no-such.png"),
+        ("/image ../Cargo.toml", "no PNG, JPEG or WebP"),
+        ("/image", "give a file"),
+        (&format!("/image {picture}"), "16 rows before the next text"),
+        // 31 tokens without the image. The text is cut at the image, which may add one or two.
+        ("Hi", ""),
+        ("/stats", "prompt 4"),
+        ("/clear", ""),
+        ("Hi", ""),
+        ("/stats", "prompt "),
+    ] {
+        person.types(line);
+        person.sees(line);
+        person.sees(wanted);
+        person.sees("> ");
+    }
+    person.types("/bye");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let (mut person, program) = terminal(0);
+    let mut child = chat(&program, program.try_clone().unwrap(), &[]);
+    drop(program);
+    person.sees("> ");
+    person.types("/image a.png");
+    person.sees("the model reads text only");
     person.types("/bye");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -96,6 +96,36 @@ fn wait_for(what: &str, ready: impl Fn() -> bool) {
 }
 
 #[test]
+fn encoder_of_images_is_fetched_with_its_model() {
+    let vision = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/vision");
+    let encoder = fs::read(vision.join("llava.gguf")).unwrap();
+    let files =
+        [("tiny-Q8_0.gguf", fs::read(model(TINY)).unwrap()), ("mmproj-tiny-f16.gguf", encoder)];
+    let server = Server::new(vec![repo("org/tiny-GGUF", &files)]);
+    let cache = tempfile::tempdir().unwrap();
+    let kjit = |args: &[&str]| kjit(&server.endpoint, cache.path(), args);
+    let name = "hf:org/tiny-GGUF:q8_0";
+    let run = ["run", name, "-p", "hi", "-n", "1", "--device", "cpu"];
+    // A prompt of text needs no encoder.
+    good(kjit(&[&run[..], &["--raw"]].concat()));
+    assert_eq!(server.count("GET cdn"), 1);
+    // This encoder is another model's: a note says so, and the image has no place.
+    let picture = vision.join("61x37.png").display().to_string();
+    let output = kjit(&[&run[..], &["--image", &picture]].concat()).output().unwrap();
+    let error = failed(&output, 1);
+    assert!(error.contains("--image needs the encoder of the model's images"), "{error}");
+    let said = text(&output.stderr);
+    assert!(said.contains("note: the model reads text only") && said.contains("rows of 24"), "{said}");
+    assert_eq!(server.count("GET cdn"), 2);
+    let pulled = json(&good(kjit(&["pull", name, "--json"])).0);
+    let encoder = pulled["encoder"].as_str().unwrap();
+    assert!(encoder.ends_with("mmproj-tiny-f16.gguf") && Path::new(encoder).exists(), "{pulled}");
+    assert_eq!(pulled["files"].as_array().unwrap().len(), 1);
+    let wrong = kjit(&[&run[..], &["--no-mmproj", "--image", &picture]].concat()).output().unwrap();
+    failed(&wrong, 2);
+}
+
+#[test]
 fn model_runs_by_name_and_is_listed_and_removed() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
     let kjit = |args: &[&str]| kjit(&server.endpoint, cache.path(), args);

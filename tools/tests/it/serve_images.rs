@@ -12,12 +12,12 @@ const WIDTH: usize = 576;
 /// Rows of an image of the encoder.
 const ROWS: u64 = 16;
 
-fn data(name: &str) -> PathBuf {
+pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/vision").join(name)
 }
 
 /// The encoder of the tests of `kjit-vision`, with a last product of SmolLM2's width.
-fn encoder(folder: &Path) -> String {
+pub fn encoder(folder: &Path) -> String {
     let tiny = Gguf::open(data("llava.gguf")).unwrap();
     let value = |i: usize| ((i * 7919 % 1013) as f32 / 1013.0 - 0.5) * 0.05;
     let floats = |n: usize| (0..n).flat_map(|i| value(i).to_le_bytes()).collect::<Vec<u8>>();
