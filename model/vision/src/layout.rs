@@ -37,3 +37,19 @@ pub(crate) fn gemma3(rows: usize) -> Vec<Piece> {
     let text = |text: &str| Piece::Text(text.to_owned());
     vec![text("\n\n<start_of_image>"), Piece::Rows(rows), text("<end_of_image>\n\n")]
 }
+
+/// InternVL: the rows of all tiles between two marks.
+pub(crate) fn internvl(rows: usize) -> Vec<Piece> {
+    let text = |text: &str| Piece::Text(text.to_owned());
+    vec![text("<img>"), Piece::Rows(rows), text("</img>")]
+}
+
+/// Pixtral: a mark after each line of rows.
+pub(crate) fn pixtral(columns: usize, lines: usize) -> Vec<Piece> {
+    let mut pieces = vec![];
+    for line in 1..=lines {
+        let mark = if line == lines { "[IMG_END]" } else { "[IMG_BREAK]" };
+        pieces.extend([Piece::Rows(columns), Piece::Text(mark.to_owned())]);
+    }
+    pieces
+}

@@ -16,12 +16,16 @@
         that `Settings` and the shapes of tensors were checked against when the file was opened"
 )]
 
+mod activation;
+mod attention;
+mod blocks;
 mod encoder;
 mod error;
 mod file;
 mod layout;
 mod mmproj;
 mod preprocess;
+mod project;
 mod resize;
 mod settings;
 mod soft;

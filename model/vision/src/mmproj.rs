@@ -1,7 +1,7 @@
 //! The tensors of an encoder's file.
 
 use crate::VisionError;
-use kjit_cpu::DenseMatrix;
+use kjit_cpu::{Dense, DenseMatrix};
 use kjit_formats::format::Format;
 use kjit_gguf::Gguf;
 
@@ -21,15 +21,36 @@ pub struct Linear {
     pub bias: Option<Vec<f32>>,
 }
 
-/// Weights of a layer norm.
+/// Weights of a norm: a layer norm, or an RMS norm if there is no bias.
 #[derive(Debug, Clone)]
 pub struct Norm {
-    pub weight: Vec<f32>,
-    pub bias: Vec<f32>,
+    weight: Vec<f32>,
+    bias: Option<Vec<f32>>,
+}
+
+impl Norm {
+    /// The rows of `x`, normalised.
+    pub fn apply(&self, dense: &mut Dense, x: &[f32], epsilon: f32) -> Vec<f32> {
+        let mut out = x.to_vec();
+        dense.rows(&mut out, self.weight.len(), &|_, row| {
+            let n = row.len() as f32;
+            let mean = if self.bias.is_some() { row.iter().sum::<f32>() / n } else { 0.0 };
+            let square = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / n;
+            let scale = 1.0 / (square + epsilon).sqrt();
+            row.iter_mut().zip(&self.weight).for_each(|(x, weight)| {
+                *x = (*x - mean) * scale * weight;
+            });
+            if let Some(bias) = &self.bias {
+                row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            }
+        });
+        out
+    }
 }
 
 impl Tensors {
-    fn wrong(&self, why: String) -> VisionError {
+    /// An error of this file.
+    pub fn wrong(&self, why: String) -> VisionError {
         VisionError::Encoder { path: self.path.clone(), why }
     }
 
@@ -84,8 +105,17 @@ impl Tensors {
         Ok(Linear { name, format, rows, cols, bias })
     }
 
-    /// The matrix of a [`Linear`] of this file.
-    pub fn matrix(&self, of: &Linear) -> Result<DenseMatrix<'_>, VisionError> {
+    /// The product of rows with a matrix of this file, and its bias.
+    pub fn product(
+        &self,
+        dense: &mut Dense,
+        linear: &Linear,
+        x: &[f32],
+    ) -> Result<Vec<f32>, VisionError> {
+        Ok(dense.linear(self.matrix(linear)?, linear.bias.as_deref(), x))
+    }
+
+    fn matrix(&self, of: &Linear) -> Result<DenseMatrix<'_>, VisionError> {
         let data = self.gguf.tensor(&of.name)?.data;
         DenseMatrix::new(data, of.format, of.rows, of.cols)
             .ok_or_else(|| self.wrong(format!("tensor '{}' has changed", of.name)))
@@ -96,20 +126,20 @@ impl Tensors {
         Ok(self.gguf.tensor(name)?.dims.first().map_or(0, |n| *n as usize))
     }
 
-    /// A layer norm of `width` elements; `None` if it is missing.
+    /// A norm of `width` elements; `None` if it is missing.
     pub fn norm(&self, name: &str, width: usize) -> Result<Option<Norm>, VisionError> {
         if self.gguf.opt_tensor(&format!("{name}.weight"))?.is_none() {
             return Ok(None);
         }
         let weight = self.vector(&format!("{name}.weight"), width)?;
         let bias = match self.gguf.opt_tensor(&format!("{name}.bias"))? {
-            None => vec![0.0; width],
-            Some(_) => self.vector(&format!("{name}.bias"), width)?,
+            None => None,
+            Some(_) => Some(self.vector(&format!("{name}.bias"), width)?),
         };
         Ok(Some(Norm { weight, bias }))
     }
 
-    /// A layer norm that must be there.
+    /// A norm that must be there.
     pub fn needed_norm(&self, name: &str, width: usize) -> Result<Norm, VisionError> {
         let none = || self.wrong(format!("tensor '{name}.weight' is missing"));
         self.norm(name, width)?.ok_or_else(none)

@@ -35,6 +35,17 @@ impl Prepared {
                 let tiles = vec![resize(picture, settings.image, settings.image, Filter::Bilinear)];
                 Prepared { tiles, layout: layout::gemma3(settings.rows()) }
             }
+            Projector::InternVl => {
+                let tiles = internvl(picture, settings.image);
+                let layout = layout::internvl(tiles.len() * settings.rows());
+                Prepared { tiles, layout }
+            }
+            Projector::Pixtral => {
+                let square = settings.patch * settings.merge;
+                let tile = pixtral(picture, settings.image, square);
+                let layout = layout::pixtral(tile.width / square, tile.height / square);
+                Prepared { tiles: vec![tile], layout }
+            }
             Projector::Idefics3 => {
                 let (tiles, lines, columns) = idefics3(picture, settings.longest, settings.image);
                 Prepared { tiles, layout: layout::idefics3(lines, columns, settings.rows()) }
@@ -90,4 +101,47 @@ fn longest_side(width: usize, height: usize, longest: usize) -> (usize, usize) {
         true => (longest, even(longest as f64 / ratio).max(1)),
         false => (even(longest as f64 * ratio).max(1), longest),
     }
+}
+
+/// Most tiles of a picture for InternVL, besides the whole one.
+const MOST_TILES: usize = 12;
+
+/// GotOcr2ImageProcessor with `crop_to_patches`, for InternVL: tiles line by line, then the whole
+/// picture if there are several.
+fn internvl(picture: &Picture, size: usize) -> Vec<Picture> {
+    let (columns, lines) = tiling(picture.width, picture.height, size);
+    let scaled = resize(picture, columns * size, lines * size, Filter::Bicubic);
+    let one = |at: usize| scaled.part(at % columns * size, at / columns * size, size, size);
+    let mut tiles: Vec<Picture> = (0..columns * lines).map(one).collect();
+    if tiles.len() > 1 {
+        tiles.push(resize(picture, size, size, Filter::Bicubic));
+    }
+    tiles
+}
+
+/// Columns and lines of tiles, whose ratio is nearest to the picture's. Of equal ratios the one
+/// with more tiles, up to twice the picture's area.
+fn tiling(width: usize, height: usize, size: usize) -> (usize, usize) {
+    let mut grids: Vec<(usize, usize)> = (1..=MOST_TILES)
+        .flat_map(|columns| (1..=MOST_TILES / columns).map(move |lines| (columns, lines)))
+        .collect();
+    grids.sort_by_key(|(columns, lines)| columns * lines);
+    let (ratio, area) = (width as f64 / height as f64, (width * height) as f64);
+    let (mut best, mut nearest) = ((1, 1), f64::INFINITY);
+    for (columns, lines) in grids {
+        let off = (ratio - columns as f64 / lines as f64).abs();
+        let large = area > 0.5 * (size * size * columns * lines) as f64;
+        if off < nearest || off == nearest && large {
+            (best, nearest) = ((columns, lines), off);
+        }
+    }
+    best
+}
+
+/// PixtralImageProcessor: no side above `longest`, sides rounded up to multiples of `square`.
+fn pixtral(picture: &Picture, longest: usize, square: usize) -> Picture {
+    let (width, height) = (picture.width as f64, picture.height as f64);
+    let ratio = (height / longest as f64).max(width / longest as f64).max(1.0);
+    let side = |side: f64| ((side / ratio) as usize).max(1).next_multiple_of(square);
+    resize(picture, side(width), side(height), Filter::Bicubic)
 }

@@ -17,6 +17,10 @@ pub enum Projector {
     Idefics3,
     /// Gemma 3: the mean of squares of rows, a norm, a product.
     Gemma3,
+    /// InternVL: squares of rows become one row, a norm, two products.
+    InternVl,
+    /// Pixtral and Mistral 3: pictures of any sides, rotations by line and column, two products.
+    Pixtral,
 }
 
 /// The activation between the products of a block.
@@ -24,6 +28,8 @@ pub enum Projector {
 pub enum Activation {
     /// GELU by tanh.
     Gelu,
+    /// GELU by the error function.
+    ExactGelu,
     /// x · sigmoid(1.702 x)
     QuickGelu,
     /// x · sigmoid(x)
@@ -84,10 +90,12 @@ impl Settings {
             "mlp" => Projector::Mlp,
             "idefics3" => Projector::Idefics3,
             "gemma3" => Projector::Gemma3,
+            "internvl" => Projector::InternVl,
+            "pixtral" => Projector::Pixtral,
             other => {
                 return Err(wrong(format!(
-                    "projector '{other}' is not known here: mlp (LLaVA), idefics3 (SmolVLM) and \
-                     gemma3 are"
+                    "projector '{other}' is not known here: mlp (LLaVA), idefics3 (SmolVLM), \
+                     gemma3, internvl and pixtral are"
                 )));
             }
         };
@@ -125,7 +133,13 @@ impl Settings {
         };
         let merge = match projector {
             Projector::Mlp => 1,
-            Projector::Idefics3 => size("clip.vision.projector.scale_factor", 16)?,
+            Projector::Idefics3 | Projector::InternVl => {
+                size("clip.vision.projector.scale_factor", 16)?
+            }
+            Projector::Pixtral => match gguf.opt_u32("clip.vision.spatial_merge_size")? {
+                Some(_) => size("clip.vision.spatial_merge_size", 16)?,
+                None => 1,
+            },
             // All files of Gemma 3 were made for squares of 4; some do not say so.
             Projector::Gemma3 if gguf.opt_u32("clip.vision.projector.scale_factor")?.is_none() => 4,
             Projector::Gemma3 => size("clip.vision.projector.scale_factor", 16)?,
@@ -135,7 +149,9 @@ impl Settings {
             None => image,
         };
         let flag = |key: &str| Ok::<_, VisionError>(gguf.opt_bool(key)?.unwrap_or(false));
+        let exact = matches!(projector, Projector::InternVl | Projector::Pixtral);
         let activation = match (flag("clip.use_gelu")?, flag("clip.use_silu")?) {
+            (true, _) if exact => Activation::ExactGelu,
             (true, _) => Activation::Gelu,
             (false, true) => Activation::Silu,
             (false, false) => Activation::QuickGelu,
@@ -165,8 +181,11 @@ impl Settings {
             std,
         };
         let side = settings.side();
-        if !image.is_multiple_of(patch) && projector != Projector::Mlp
-            || !side.is_multiple_of(merge)
+        // Sides of pictures for Pixtral are made multiples.
+        let any = projector == Projector::Pixtral;
+        if !image.is_multiple_of(patch) && projector != Projector::Mlp && !any
+            || !side.is_multiple_of(merge) && !any
+            || any && !(width / heads).is_multiple_of(4)
             || side * side > MAX_PATCHES
             || !width.is_multiple_of(heads)
         {

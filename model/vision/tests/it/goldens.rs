@@ -104,6 +104,52 @@ fn gemma3_rows_are_those_of_transformers() {
 }
 
 #[test]
+fn internvl_pixels_are_those_of_transformers() {
+    pixels_are_those_of_transformers("internvl");
+}
+
+#[test]
+fn internvl_rows_are_those_of_transformers() {
+    rows_are_those_of_transformers("internvl");
+}
+
+#[test]
+fn pixtral_pixels_are_those_of_transformers() {
+    pixels_are_those_of_transformers("pixtral");
+    pixels_are_those_of_transformers("mistral3");
+}
+
+#[test]
+fn pixtral_rows_are_those_of_transformers() {
+    rows_are_those_of_transformers("pixtral");
+}
+
+#[test]
+fn mistral3_rows_are_those_of_transformers() {
+    rows_are_those_of_transformers("mistral3");
+}
+
+#[test]
+fn lines_of_pixtral_end_with_marks() {
+    let layout = |family: &str, name: &str| {
+        let encoder = VisionEncoder::open(data(family), 1).unwrap();
+        encoder.prepare(&std::fs::read(data(name)).unwrap()).unwrap().layout().to_vec()
+    };
+    let text = |text: &str| Piece::Text(text.to_owned());
+    // 20 × 9 becomes 20 × 12 with patches of 4, and 24 × 16 with squares of 8.
+    let mut wanted = vec![];
+    for mark in ["[IMG_BREAK]", "[IMG_BREAK]", "[IMG_END]"] {
+        wanted.extend([Piece::Rows(5), text(mark)]);
+    }
+    assert_eq!(layout("pixtral.gguf", "20x9.png"), wanted);
+    let wanted = [Piece::Rows(3), text("[IMG_BREAK]"), Piece::Rows(3), text("[IMG_END]")];
+    assert_eq!(layout("mistral3.gguf", "20x9.png"), wanted);
+    // Four tiles in a line and the whole picture, 9 rows each.
+    let wanted = [text("<img>"), Piece::Rows(45), text("</img>")];
+    assert_eq!(layout("internvl.gguf", "110x26.png"), wanted);
+}
+
+#[test]
 fn gemma3_picture_stands_between_its_marks() {
     let encoder = VisionEncoder::open(data("gemma3.gguf"), 1).unwrap();
     assert!(encoder.is_bidirectional());
