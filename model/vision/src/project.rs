@@ -39,7 +39,8 @@ pub enum Squares {
     None,
     /// All rows of a square one after another (InternVL).
     Joined,
-    /// Mistral 3: a norm, then a product with all elements of a square. Rows are the last dimension.
+    /// Mistral 3: a norm, then a product with all elements of a square, whose last dimension is the
+    /// row.
     Merged(Norm, Linear),
 }
 

@@ -115,7 +115,10 @@ fn encoder_of_images_is_fetched_with_its_model() {
     let error = failed(&output, 1);
     assert!(error.contains("--image needs the encoder of the model's images"), "{error}");
     let said = text(&output.stderr);
-    assert!(said.contains("note: the model reads text only") && said.contains("rows of 24"), "{said}");
+    assert!(
+        said.contains("note: the model reads text only") && said.contains("rows of 24"),
+        "{said}"
+    );
     assert_eq!(server.count("GET cdn"), 2);
     let pulled = json(&good(kjit(&["pull", name, "--json"])).0);
     let encoder = pulled["encoder"].as_str().unwrap();
