@@ -122,12 +122,18 @@ mod tests {
         let removed = BlockEvent::Removed { blocks: vec![BlockHash(hash), BlockHash([0; 32])] };
         let all = batch(1.5, &[encode(&removed, "GPU"), encode(&BlockEvent::Cleared, "GPU")]);
         let hex: String = all.iter().map(|byte| format!("{byte:02x}")).collect();
-        let wanted = "92cb3ff80000000000009293ac426c6f636b52656d6f76656492cf010203040506070800a347505591b0416c6c426c6f636b73436c6561726564";
+        let wanted = concat!(
+            "92cb3ff80000000000009293ac426c6f636b52656d6f76656492cf010203040506070800a347",
+            "505591b0416c6c426c6f636b73436c6561726564",
+        );
         assert_eq!(hex, wanted);
         let tokens = vec![0, 127, 128, 255, 256, 65_535, 65_536, u32::MAX];
         let stored = BlockEvent::Stored { parent: None, blocks: vec![], tokens };
         let hex: String = encode(&stored, "CPU").iter().map(|byte| format!("{byte:02x}")).collect();
-        let wanted = "97ab426c6f636b53746f72656490c098007fcc80ccffcd0100cdffffce00010000ceffffffffcc80c0a3435055";
+        let wanted = concat!(
+            "97ab426c6f636b53746f72656490c098007fcc80ccffcd0100cdffffce00010000ceffffffff",
+            "cc80c0a3435055",
+        );
         assert_eq!(hex, wanted);
     }
 
