@@ -1,7 +1,7 @@
 """A router in front of two servers on the CPU: 200 requests, one server killed in the midst.
 
-fleet.py sglang|litellm KJIT MODEL, with the router's packages in PYTHONPATH. No request may be lost
-that had not begun when the server was killed.
+fleet.py sglang|litellm|ray KJIT MODEL, with the router's packages in PYTHONPATH. No request may be lost
+that had not begun when the server was killed. With ray, examples/ray starts the servers.
 """
 import json
 import os
@@ -25,9 +25,10 @@ processes = []
 folder = pathlib.Path(tempfile.mkdtemp())
 
 
-def start(name, command):
+def start(name, command, **environment):
     log = open(folder / f"{name}.log", "wb")
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                               env=os.environ | environment)
     processes.append(process)
     return process
 
@@ -95,6 +96,31 @@ def litellm(urls, port):
     return ["/v1/completions", "/v1/chat/completions"]
 
 
+def ray(name, port):
+    example = pathlib.Path(__file__).resolve().parents[3] / "examples" / "ray"
+    run = ("import ray, time; from ray import serve; import kjit_ray; "
+           f"ray.init(include_dashboard=False, num_cpus=4); serve.start(http_options={{'port': {port}}}); "
+           "serve.run(kjit_ray.app); time.sleep(3600)")
+    flags = f"--alias m --alias {name} --device cpu -c 512 --threads 1"
+    path = os.pathsep.join([str(example), os.environ.get("PYTHONPATH", "")])
+    start("router", [sys.executable, "-c", run], PROGRAM=kjit, MODEL=model, FLAGS=flags, REPLICAS="2,2",
+          PYTHONPATH=path, RAY_USAGE_STATS_ENABLED="0")
+    return ["/v1/completions", "/v1/chat/completions"]
+
+
+def servers_named(name):
+    """Processes of servers with this alias."""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if name.encode() in words and b"serve" in words:
+            found.append(int(process.name))
+    return sorted(found)
+
+
 BODIES = {
     "/v1/completions": lambda text: {"model": "m", "prompt": text, "max_tokens": 4, "temperature": 0},
     "/v1/chat/completions": lambda text: {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 4},
@@ -109,11 +135,18 @@ def answered(path, document):
 
 
 def main():
-    doomed, first = server("first")
-    _, second = server("second")
     port = free_port()
-    paths = {"sglang": sglang, "litellm": litellm}[router]([first, second], port)
     url = f"http://127.0.0.1:{port}"
+    if router == "ray":
+        name = f"fleet-{port}"
+        paths = ray(name, port)
+        wait("the router", lambda: get(url + "/health", timeout=30) and len(servers_named(name)) == 2)
+        doomed, first, second = servers_named(name)[0], None, None
+    else:
+        process, first = server("first")
+        doomed = process.pid
+        _, second = server("second")
+        paths = {"sglang": sglang, "litellm": litellm}[router]([first, second], port)
     probe = paths[0]
     wait("the router", lambda: get(url + probe, BODIES[probe]("Hi"), 30))
     lock, numbers, begun, done, failed = threading.Lock(), iter(range(REQUESTS)), {}, {}, {}
@@ -137,10 +170,10 @@ def main():
                     failed[number] = repr(error)[:300]
             with lock:
                 if len(done) >= KILL_AFTER and not killed:
-                    served = requests_of(first)
-                    os.killpg(doomed.pid, signal.SIGKILL)
+                    served = first and requests_of(first)
+                    os.kill(doomed, signal.SIGKILL)
                     killed.update(at=time.monotonic(), served=served)
-                    processes.remove(doomed)
+                    processes[:] = [p for p in processes if p.pid != doomed]
     threads = [threading.Thread(target=work) for _ in range(THREADS)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
@@ -148,10 +181,13 @@ def main():
     late = {n: why for n, why in failed.items() if begun[n] > killed["at"]}
     assert not late, f"lost, but not begun when the server was killed: {late}"
     assert len(failed) <= THREADS, failed
+    print(f"{router}: {len(done)} of {REQUESTS} answered, {len(failed)} lost that had begun")
+    if router == "ray":
+        assert len(servers_named(name)) == 2, "the killed server is not started again"
+        return
     # Both servers had a share.
     assert killed["served"] > 10 and requests_of(second) > REQUESTS // 2, (killed, requests_of(second))
-    print(f"{router}: {len(done)} of {REQUESTS} answered, {len(failed)} lost that had begun; first server "
-          f"{killed['served']}, second {requests_of(second)}")
+    print(f"first server {killed['served']}, second {requests_of(second)}")
 
 
 def requests_of(url):

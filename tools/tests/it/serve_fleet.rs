@@ -52,7 +52,12 @@ fn litellm_proxy_loses_no_request_when_a_server_is_killed() {
 }
 
 #[test]
-fn lm_evaluation_harness_gets_llama_cpps_numbers() {
+fn ray_serve_loses_no_request_when_a_server_is_killed() {
+    fleet("ray");
+}
+
+#[test]
+fn lm_evaluation_harness_gets_the_references_numbers() {
     let Some(folder) = packages("lm-eval") else { return };
     let server = Served::start(&["--alias", "m", "--max-sequences", "8"]);
     let url = format!("http://{}", server.address);
