@@ -199,6 +199,30 @@ def check_attention():
             close(f"attention {dtype} {z}x{t}x{d} causal {causal}",
                   lambda: F.scaled_dot_product_attention(q, k, v, None, is_causal=causal),
                   e / e.sum(-1, keepdims=True) @ c, 4 * eps, 24 * eps)
+        # A key for every row, so that no row is NaN.
+        for kind in ("bool", "bias", "window", "window causal", "wide bool", "wide window"):
+            wide = kind.startswith("wide")
+            z, t, d = int(rng.integers(1, 4)), int(rng.integers(2, 400)), int(rng.integers(1, 17)) * 8
+            d += 128 if wide else 0
+            (q, a), (k, b), (v, c) = (given(dtype, z, t, d) for _ in range(3))
+            s = a @ b.transpose(0, 2, 1) / d**0.5
+            row, key = np.arange(t)[:, None], np.arange(t)[None, :]
+            mask, window = None, None
+            if "window" in kind:
+                left, right = (int(n) for n in rng.integers(0, t, 2))
+                window, causal = (left, right), kind.endswith("causal")
+                s = np.where((key >= row - left) & (key <= row + (0 if causal else right)), s, -np.inf)
+            elif kind == "bias":
+                mask, m = given(dtype, t, t)
+                s, causal = s + m, False
+            else:
+                m = (rng.integers(0, 4, (z, t, t)) > 0) | (row == key)
+                mask, causal = kjit.asarray(m), False
+                s = np.where(m, s, -np.inf)
+            e = np.exp(s - s.max(-1, keepdims=True))
+            close(f"attention {dtype} {z}x{t}x{d} {kind}",
+                  lambda: F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, window=window),
+                  e / e.sum(-1, keepdims=True) @ c, 4 * eps, 24 * eps)
 
 
 CHECKS = (check_products, check_large, check_rows, check_elements, check_convolutions, check_attention)
@@ -340,3 +364,13 @@ both("a warm small product, us", 0, "float16", [(64, 64), (64, 64)], lambda a, b
 for d in (64, 128):
     both(f"attention float16 8x8192x{d}, TFLOP/s", 4e-12 * 8 * 8192**2 * d, "float16", [(1, 8, 8192, d)] * 3,
          lambda q, k, v: F.scaled_dot_product_attention(q, k, v), lambda q, k, v: T.scaled_dot_product_attention(q, k, v))
+SEEN = kjit.tril(kjit.ones((8192, 8192), dtype=kjit.bool)) if DEVICE != "cpu" else None
+THEIRS = torch.ones(8192, 8192, dtype=torch.bool, device="cuda").tril() if torch else None
+both("attention float16 8x8192x128, bool mask, TFLOP/s", 4e-12 * 8 * 8192**2 * 128, "float16", [(1, 8, 8192, 128)] * 3,
+     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, SEEN), lambda q, k, v: T.scaled_dot_product_attention(q, k, v, THEIRS))
+both("attention float16 8x8192x128, causal, TFLOP/s", 2e-12 * 8 * 8192**2 * 128, "float16", [(1, 8, 8192, 128)] * 3,
+     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), lambda q, k, v: T.scaled_dot_product_attention(q, k, v, is_causal=True))
+both("attention float16 8x8192x128, causal window of 1024 (torch: causal), us", 0, "float16", [(1, 8, 8192, 128)] * 3,
+     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, window=(1023, 0)), lambda q, k, v: T.scaled_dot_product_attention(q, k, v, is_causal=True))
+both("attention float16 8x8192x256, TFLOP/s", 4e-12 * 8 * 8192**2 * 256, "float16", [(1, 8, 8192, 256)] * 3,
+     lambda q, k, v: F.scaled_dot_product_attention(q, k, v), lambda q, k, v: T.scaled_dot_product_attention(q, k, v))

@@ -1,15 +1,20 @@
 // attention.h: softmax(q kᵀ · scale) v in one pass over the keys, on matrix units (mma.h), for f16
 // and bf16 with sums in f32. Scores stay in registers.
 //
-// The generated source before this file defines Numbers (n[0] queries, n[1] keys, n[2] width, n[3]
-// batches, n[4] the scale as bits of an f32), Shape, and Query, Key and Value. In these,
-// batch(p, z) + own(p, row) is the offset of a row, whose elements are contiguous and start at a
-// multiple of 16 bytes. Shape:
+// The text before this file has Numbers (n[0] queries, n[1] keys, n[2] width, n[3] batches, n[4]
+// the scale as bits of an f32, n[8] right, n[9] left), Query, Key and Value with batch(p, z) and
+// own(p, row): the place of a row, whose elements are neighbours and start at a multiple of sixteen
+// bytes; and Shape:
 //   In       f16, or bf16 on NVIDIA
-//   WIDTH    64 or 128, at least the width, which is a multiple of 8
-//   MI       matrix products, of sixteen queries each, in a wave
+//   WIDTH    a multiple of 64 up to 256, at least the width, which is a multiple of 8
+//   BK       keys of a tile
+//   MI       products of sixteen queries in a wave
 //   STAGES   tiles of keys and values in shared memory
-//   CAUSAL   query i sees keys 0 … i
+//   RIGHT    query i sees no key after i + right
+//   LEFT     query i sees no key before i - left
+//   MASKED   Mask has batch(p, z) and at(p, row, key): the place of a Cell. Of u8: a query sees the
+//            keys whose cell is not 0. Of In: added to the scaled score
+// A query that sees no key has the result NaN, as softmax of -inf alone.
 // A block has 16 · MI queries for each wave. The result is packed: (batch, queries, width).
 #pragma once
 #include "product_mma.h"
@@ -25,12 +30,39 @@ STEP u32 pack_of(float low, float high, bf16) {
 STEP u16 bits_of(float v, f16) { return round_f16(v).bits; }
 STEP u16 bits_of(float v, bf16) { return round_bf16(v).bits; }
 
+// A score, in powers of two, with the mask's value for it. Far below any score: not seen.
+#define UNSEEN (-2e30f)
+STEP float masked(float x, u8 seen) { return seen ? x : UNSEEN; }
+template <class T> STEP float masked(float x, T bias) {
+    return x + load(bias) * 1.4426950408889634f;
+}
+
+// The keys that a block of queries sees: tiles from `first` on, and the keys before `last`.
+template <class S> struct Sight {
+    u32 keys, right, left;
+    STEP Sight of(const Numbers& p) { return {(u32)p.n[1], (u32)p.n[8], (u32)p.n[9]}; }
+    STEP u32 first(const Sight& s, u32 q0, u32 tile) {
+        return S::LEFT && q0 > s.left ? (q0 - s.left) / tile * tile : 0;
+    }
+    STEP u32 last(const Sight& s, u32 end) {
+        return S::RIGHT ? min_u32(s.keys, end + s.right) : s.keys;
+    }
+    // Whether queries q0 … q0 + rows - 1 see all keys j0 … j0 + tile - 1.
+    STEP bool all(const Sight& s, u32 q0, u32 rows, u32 j0, u32 tile) {
+        return j0 + tile <= s.keys && (!S::RIGHT || j0 + tile <= q0 + 1 + s.right) &&
+               (!S::LEFT || j0 + s.left >= q0 + rows - 1);
+    }
+    STEP bool sees(const Sight& s, u32 row, u32 j) {
+        return j < s.keys && (!S::RIGHT || j <= row + s.right) && (!S::LEFT || j + s.left >= row);
+    }
+};
+
 template <class S> struct Attention {
     using In = typename S::In;
-    static constexpr u32 WIDTH = S::WIDTH, MI = S::MI, STAGES = S::STAGES;
-    static constexpr u32 BQ = kj_waves * MI * MMA_M, BK = 64;
+    static constexpr u32 WIDTH = S::WIDTH, MI = S::MI, STAGES = S::STAGES, BK = S::BK;
+    static constexpr u32 BQ = kj_waves * MI * MMA_M;
     static constexpr u32 DK = WIDTH / MMA_K, SN = BK / MMA_N, ON = WIDTH / MMA_N;
-    static_assert(BK % MMA_K == 0 && (WIDTH == 64 || WIDTH == 128), "whole products");
+    static_assert(BK % MMA_K == 0 && BK <= 64 && WIDTH % 64 == 0, "whole products");
 
     // Offset in rows of WIDTH elements, which are stored as blocks of 64 columns.
     STEP u32 wide_at(u32 rows, u32 row, u32 col) {
@@ -52,7 +84,7 @@ template <class S> struct Attention {
     }
 
     STEP void run(const Numbers& p, In* to, const void* q, const void* k, const void* v,
-                  u8* pool) {
+                  const void* mask, u8* pool) {
         const u32 queries = (u32)p.n[0], keys = (u32)p.n[1], width = (u32)p.n[2];
         const u32 tiles = CEIL_DIV(queries, BQ), batch = block_id() / tiles;
         // The last queries come first, because they see the most keys.
@@ -60,6 +92,10 @@ template <class S> struct Attention {
         const float factor = as_f32((u32)p.n[4]) * 1.4426950408889634f;
         const u16* ks_from = (const u16*)k + Key::batch(p, batch);
         const u16* vs_from = (const u16*)v + Value::batch(p, batch);
+        const Sight<S> sight = Sight<S>::of(p);
+        const u32 begin = sight.first(sight, q0, BK), last = sight.last(sight, q0 + BQ);
+        using Cell = typename S::Cell;
+        const Cell* seen = (const Cell*)mask + S::Mask::batch(p, batch);
         u16* qs = (u16*)pool;
         u16* ks = qs + BQ * WIDTH;
         u16* vs = ks + STAGES * BK * WIDTH;
@@ -69,7 +105,7 @@ template <class S> struct Attention {
             copy_commit();
         };
         bring<Query, BQ>(p, qs, (const u16*)q + Query::batch(p, batch), q0, queries);
-        fetch(0, 0);
+        fetch(begin, 0);
         const u32 wave_row = wave_id() * (MI * MMA_M);
         FragC out[MI][ON];
         float most[MI][MMA_ROWS], sum[MI][MMA_ROWS];
@@ -77,9 +113,8 @@ template <class S> struct Attention {
             UNROLL for (u32 n = 0; n < ON; n++) acc_zero(out[i][n]);
             UNROLL for (u32 r = 0; r < MMA_ROWS; r++) most[i][r] = -1e30f, sum[i][r] = 0.0f;
         }
-        const u32 last = S::CAUSAL ? min_u32(keys, q0 + BQ) : keys;
         u32 stage = 0;
-        for (u32 j0 = 0; j0 < last; j0 += BK) {
+        for (u32 j0 = begin; j0 < last; j0 += BK) {
             copy_wait(0);
             block_sync();  // this tile has arrived, and all waves have read the previous one
             const u32 next = STAGES == 2 ? stage ^ 1 : 0;
@@ -101,15 +136,15 @@ template <class S> struct Attention {
                 }
             }
             products_settle();
-            const bool inside = j0 + BK <= keys && (!S::CAUSAL || j0 + BK <= q0 + 1);
+            const bool inside = sight.all(sight, q0, BQ, j0, BK);
             UNROLL for (u32 i = 0; i < MI; i++) {
                 const u32 row0 = q0 + wave_row + i * MMA_M;
                 UNROLL for (u32 n = 0; n < SN; n++)
                     UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
-                        const u32 j = j0 + n * MMA_N + acc_col(e);
+                        const u32 j = j0 + n * MMA_N + acc_col(e), row = row0 + acc_row(e);
                         float x = s[i][n].v[e] * factor;
-                        if (!inside && (j >= keys || (S::CAUSAL && j > row0 + acc_row(e))))
-                            x = -2e30f;
+                        if (!inside && !sight.sees(sight, row, j)) x = UNSEEN;
+                        else if (S::MASKED && row < queries) x = masked(x, seen[S::Mask::at(p, row, j)]);
                         s[i][n].v[e] = x;
                     }
                 float high[MMA_ROWS], shrink[MMA_ROWS];

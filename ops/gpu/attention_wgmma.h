@@ -3,8 +3,8 @@
 // each. While a group computes probabilities, the matrix units compute its next scores and its
 // previous values.
 //
-// Numbers: as in attention.h, and n[5] … n[7]: 0 if all batches share queries, keys, values,
-// otherwise 1. Shape: In, WIDTH, CAUSAL.
+// The numbers of attention.h, and n[5] … n[7]: 1, or 0 if all batches share queries, keys, values.
+// Shape: In, WIDTH (64, 128), RIGHT, LEFT, MASKED, Mask, Cell.
 #pragma once
 #include "attention.h"
 #include "product_wgmma.h"
@@ -42,12 +42,15 @@ template <class S> struct AttentionWgmma {
     }
 
     STEP void run(const Numbers& p, In* to, const TensorMap* q, const TensorMap* k,
-                  const TensorMap* v, u8* pool, Shared& lds) {
-        const u32 queries = (u32)p.n[0], keys = (u32)p.n[1], width = (u32)p.n[2];
+                  const TensorMap* v, const void* mask, u8* pool, Shared& lds) {
+        const u32 queries = (u32)p.n[0], width = (u32)p.n[2];
         const u32 tiles = CEIL_DIV(queries, BQ), batch = block_id() / tiles;
         // The last queries come first, because they see the most keys.
         const u32 q0 = (tiles - 1 - block_id() % tiles) * BQ;
-        const u32 last = S::CAUSAL ? min_u32(keys, q0 + BQ) : keys, steps = CEIL_DIV(last, BK);
+        const Sight<S> sight = Sight<S>::of(p);
+        const u32 begin = sight.first(sight, q0, BK), last = sight.last(sight, q0 + BQ);
+        // Queries that see no key have one tile, of which nothing counts.
+        const u32 steps = last > begin ? CEIL_DIV(last - begin, BK) : 1;
         u16* qs = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);
         u16* ks = qs + BQ * WIDTH;
         u16* vs = ks + 2 * BK * WIDTH;
@@ -67,9 +70,9 @@ template <class S> struct AttentionWgmma {
             for (u32 i = 0; i < steps; i++) {
                 const u32 s = i % 2, free = (i / 2 + 1) % 2;
                 barrier_wait(lds.empty_k + s, free);
-                bring(ks + s * BK * WIDTH, k, i * BK, batch * (u32)p.n[6], lds.full_k + s);
+                bring(ks + s * BK * WIDTH, k, begin + i * BK, batch * (u32)p.n[6], lds.full_k + s);
                 barrier_wait(lds.empty_v + s, free);
-                bring(vs + s * BK * WIDTH, v, i * BK, batch * (u32)p.n[7], lds.full_v + s);
+                bring(vs + s * BK * WIDTH, v, begin + i * BK, batch * (u32)p.n[7], lds.full_v + s);
             }
             return;
         }
@@ -78,6 +81,12 @@ template <class S> struct AttentionWgmma {
         u16* mine = qs + group * 64 * 64;  // this group's rows of each block of 64 columns
         const float factor = as_f32((u32)p.n[4]) * 1.4426950408889634f;
         const u32 row0 = q0 + group * 64 + t / 32 * 16 + lane / 4;  // this lane's first row
+        // With a mask or a left end scores are scaled first, so that what is not seen stays below
+        // where the maxima begin.
+        constexpr bool SCALED = S::MASKED || S::LEFT;
+        const float rate = SCALED ? 1.0f : factor;
+        using Cell = typename S::Cell;
+        const Cell* seen = (const Cell*)mask + S::Mask::batch(p, batch);
         float score[BK / 2], out[WIDTH / 2];
         float most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
         u32 weights[BK / 16][4];
@@ -95,28 +104,29 @@ template <class S> struct AttentionWgmma {
         // Replaces the scores of tile i by probabilities. Sets `shrink`, the factor of the sums so
         // far.
         auto soften = [&](u32 i, float (&shrink)[2]) {
-            const u32 j0 = i * BK;
-            const bool inside =
-                j0 + BK <= keys && (!S::CAUSAL || j0 + BK <= q0 + group * 64 + 1);
-            if (!inside)
+            const u32 j0 = begin + i * BK;
+            const bool inside = sight.all(sight, q0 + group * 64, 64, j0, BK);
+            if (SCALED) UNROLL for (u32 e = 0; e < BK / 2; e++) score[e] *= factor;
+            if (S::MASKED || !inside)
                 UNROLL for (u32 e = 0; e < BK / 2; e++) {
-                    const u32 j = j0 + e / 4 * 8 + lane % 4 * 2 + e % 2;
-                    if (j >= keys || (S::CAUSAL && j > row0 + e / 2 % 2 * 8)) score[e] = -2e30f;
+                    const u32 j = j0 + e / 4 * 8 + lane % 4 * 2 + e % 2, row = row0 + e / 2 % 2 * 8;
+                    if (!inside && !sight.sees(sight, row, j)) score[e] = UNSEEN;
+                    else if (S::MASKED && row < queries)
+                        score[e] = masked(score[e], seen[S::Mask::at(p, row, j)]);
                 }
             float high[2] = {-2e30f, -2e30f};
             UNROLL for (u32 e = 0; e < BK / 2; e++)
                 high[e / 2 % 2] = max_f32(high[e / 2 % 2], score[e]);
             UNROLL for (u32 r = 0; r < 2; r++) {
-                // Maximum of the scaled scores. A negative factor occurs only if all scores are
-                // equal.
-                high[r] = max_f32(most[r], group_max(high[r], 4) * factor);
+                // Of the scaled scores; the factor may be negative only if all scores are one.
+                high[r] = max_f32(most[r], group_max(high[r], 4) * rate);
                 shrink[r] = exp2_hw(most[r] - high[r]);
                 most[r] = high[r];
                 sum[r] *= shrink[r];
             }
             UNROLL for (u32 e = 0; e < BK / 2; e++) {
                 const u32 r = e / 2 % 2;
-                score[e] = exp2_hw(fma_f32(score[e], factor, -high[r]));
+                score[e] = exp2_hw(fma_f32(score[e], rate, -high[r]));
                 sum[r] += score[e];
             }
         };

@@ -126,10 +126,10 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
             let (x, y) = (value(a)?, value(b)?);
             cpu::product::product((&x, &a.shape), (&y, &b.shape), node.dtype, &node.shape)
         }
-        Op::Attention { causal, scale } => match device {
+        Op::Attention(sight) => match device {
             Device::Gpu(gpu) => {
                 let rows = [input(0)?, input(1)?, input(2)?];
-                gpu.attention(rows, *causal, f32::from_bits(*scale))
+                gpu.attention(rows, def.inputs.get(3), *sight)
             }
             Device::Cpu => Err(Error::Inside("attention as one node on the CPU")),
         },

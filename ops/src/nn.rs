@@ -4,11 +4,12 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::V;
-use crate::node::{Node, Op};
+use crate::node::{Node, Op, Sight};
 use crate::promotion::promote;
 use crate::scalar::Scalar;
 use crate::shape::{broadcast, show};
 use crate::tensor::Tensor;
+use std::sync::Arc;
 
 impl Tensor {
     /// The tensor as a real float tensor; integers become f32.
@@ -261,7 +262,7 @@ impl Tensor {
     }
 
     /// softmax(q kᵀ × scale + mask) v, over (…, rows, width). A bool mask selects the entries that
-    /// count.
+    /// count. `causal`: row i sees keys 0 … i.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match.
@@ -273,15 +274,34 @@ impl Tensor {
         causal: bool,
         scale: Option<f64>,
     ) -> Result<Tensor> {
+        self.windowed_attention(k, v, mask, (None, causal.then_some(0)), scale)
+    }
+
+    /// [`Tensor::attention`] in which row i sees the keys i - left … i + right of the window (left,
+    /// right), without an end where it is `None`. A row that sees no key has the result NaN.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match.
+    pub fn windowed_attention(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        mask: Option<&Tensor>,
+        window: (Option<u32>, Option<u32>),
+        scale: Option<f64>,
+    ) -> Result<Tensor> {
         const OP: &str = "scaled_dot_product_attention";
         if self.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
             return Err(Error::shape(OP, "takes (…, rows, width)"));
         }
         let width = self.shape().last().copied().unwrap_or(1);
         let scale = scale.unwrap_or(1.0 / (width as f64).sqrt());
-        if mask.is_none()
-            && let Some(out) = self.attention_of_one_launch(k, v, causal, scale)?
-        {
+        // Numbers of keys above this limit have no kernel.
+        const MOST: u32 = 1 << 31;
+        let end = |n: Option<u32>| n.filter(|n| *n < MOST);
+        let (left, right) = (end(window.0), end(window.1));
+        let sight = Sight { left, right, scale: (scale as f32).to_bits() };
+        if let Some(out) = self.attention_of_one_launch(k, v, mask, sight)? {
             return Ok(out);
         }
         let mut scores = self.matmul(&k.matrix_transpose()?)?;
@@ -293,26 +313,32 @@ impl Tensor {
                 false => scores.add(mask)?,
             };
         }
-        if causal {
+        if left.is_some() || right.is_some() {
             let [.., rows, columns] = *scores.shape() else {
                 return Err(Error::Inside("scores without rows"));
             };
-            let seen =
+            let mut seen =
                 Tensor::full(&[rows, columns], Scalar::Bool(true), DType::Bool, self.device())?;
-            scores = seen.triangle(false, 0)?.select(&scores, &low)?;
+            if let Some(right) = right {
+                seen = seen.triangle(false, i64::from(right))?;
+            }
+            if let Some(left) = left {
+                seen = seen.triangle(true, -i64::from(left))?;
+            }
+            scores = seen.select(&scores, &low)?;
         }
         scores.softmax(-1)?.matmul(v)
     }
 }
 
 impl Tensor {
-    /// Attention without a mask by the kernel of a GPU, if that takes these tensors.
+    /// Attention by the kernel of a GPU, if that takes these tensors.
     fn attention_of_one_launch(
         &self,
         k: &Tensor,
         v: &Tensor,
-        causal: bool,
-        scale: f64,
+        mask: Option<&Tensor>,
+        sight: Sight,
     ) -> Result<Option<Tensor>> {
         let Device::Gpu(gpu) = self.device() else { return Ok(None) };
         let ([a @ .., rows, width], [b @ .., keys, deep], [c @ .., values, across]) =
@@ -326,15 +352,35 @@ impl Tensor {
             return Ok(None);
         }
         const OP: &str = "scaled_dot_product_attention";
-        let batch = broadcast(OP, &broadcast(OP, a, b)?, c)?;
+        let mut batch = broadcast(OP, &broadcast(OP, a, b)?, c)?;
+        if let Some(mask) = mask {
+            // A mask of another dtype changes that of the result.
+            let taken = mask.is_bool() || mask.dtype() == self.dtype();
+            if !taken || mask.device() != self.device() {
+                return Ok(None);
+            }
+            let whole = broadcast(OP, &[&batch[..], &[*rows, *keys]].concat(), mask.shape())?;
+            let [wider @ .., r, n] = &whole[..] else { return Ok(None) };
+            if (r, n) != (rows, keys) {
+                return Ok(None);
+            }
+            batch = wider.to_vec();
+        }
         if batch.contains(&0) {
             return Ok(None);
         }
-        let wide = |t: &Tensor, n: usize| t.broadcast_to(&[&batch[..], &[n, *width]].concat());
-        let (q, k, v) = (wide(self, *rows)?, wide(k, *keys)?, wide(v, *keys)?);
-        let op = Op::Attention { causal, scale: (scale as f32).to_bits() };
-        let (shape, inputs) = (q.shape().to_vec(), vec![q.re.clone(), k.re, v.re]);
-        Ok(Some(Tensor::real(Node::new(op, inputs, q.dtype(), shape, q.device())?)))
+        let wide = |t: &Tensor, n: &[usize]| t.broadcast_to(&[&batch[..], n].concat());
+        let q = wide(self, &[*rows, *width])?;
+        let mut inputs = vec![Arc::clone(&q.re)];
+        for t in [k, v] {
+            inputs.push(wide(t, &[*keys, *width])?.re);
+        }
+        if let Some(mask) = mask {
+            inputs.push(wide(mask, &[*rows, *keys])?.re);
+        }
+        let node =
+            Node::new(Op::Attention(sight), inputs, q.dtype(), q.shape().to_vec(), q.device())?;
+        Ok(Some(Tensor::real(node)))
     }
 }
 

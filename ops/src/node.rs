@@ -51,12 +51,9 @@ pub(crate) enum Op {
     Product,
     /// A sum of products over several axes, on GPUs.
     Contract(Axes),
-    /// softmax(q kᵀ scale) v on GPUs, of (q, k, v): (batch…, rows, width) with equal batches; the
-    /// scale is the bits of an f32. Causal: row i sees keys 0 … i.
-    Attention {
-        causal: bool,
-        scale: u32,
-    },
+    /// softmax(q kᵀ scale + mask) v on GPUs, of (q, k, v): (batch…, rows, width) with equal
+    /// batches, and a mask (batch…, rows, keys), if there is a fourth input.
+    Attention(Sight),
     /// A cumulative sum or product along the last axis.
     Scan(FoldOp),
     /// Indices (i64) that sort the last axis, stable, NaN last.
@@ -70,6 +67,15 @@ pub(crate) enum Op {
         axis: usize,
         add: bool,
     },
+}
+
+/// The keys that row i of an attention sees: i - left … i + right, without an end where it is
+/// `None`; and the scale as the bits of an f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sight {
+    pub left: Option<u32>,
+    pub right: Option<u32>,
+    pub scale: u32,
 }
 
 /// The region of an input of [`Op::Assemble`]: `start + step * i` in each axis.

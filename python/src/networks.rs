@@ -180,18 +180,18 @@ fn adaptive_avg_pool(py: Python<'_>, x: PyArg<'_, '_>, sizes: Vec<usize>) -> PyR
 }
 
 #[pyfunction]
-#[pyo3(signature = (q, k, v, mask, causal, scale))]
+#[pyo3(signature = (q, k, v, mask, window, scale))]
 fn attention(
     py: Python<'_>,
     q: PyArg<'_, '_>,
     k: PyArg<'_, '_>,
     v: PyArg<'_, '_>,
     mask: Option<PyArg<'_, '_>>,
-    causal: bool,
+    window: (Option<u32>, Option<u32>),
     scale: Option<f64>,
 ) -> PyResult<Tensor> {
     let (q, k, v, mask) = (tensor(q)?, tensor(k)?, tensor(v)?, maybe(mask)?);
-    done(py, || q.attention(&k, &v, mask.as_ref(), causal, scale))
+    done(py, || q.windowed_attention(&k, &v, mask.as_ref(), window, scale))
 }
 
 #[pyfunction]

@@ -156,6 +156,31 @@ class Streams(unittest.TestCase):
             kjit.Event(timing=True).elapsed_time(kjit.Event(timing=True))
 
 
+class Attention(unittest.TestCase):
+    def test_windows_and_shared_heads_match_masks(self):
+        f = kjit.nn.functional.scaled_dot_product_attention
+        for dtype, places in ((kjit.float32, 5), (kjit.float16, 2)):
+            q = kjit.astype(kjit.randn(2, 6, 9, 16), dtype)
+            k, v = (kjit.astype(kjit.randn(2, 2, 9, 16), dtype) for _ in range(2))
+            ks, vs = (kjit.repeat(x, 3, axis=1) for x in (k, v))
+            row, key = kjit.arange(9)[:, None], kjit.arange(9)[None, :]
+            seen = (key >= row - 3) & (key <= row)
+            want = f(q, ks, vs, seen)
+            for got in (
+                f(q, ks, vs, is_causal=True, window=(3, None)),
+                f(q, k, v, window=(3, 0), enable_gqa=True),
+                f(q, k, v, seen, enable_gqa=True),
+                f(q, k, v, kjit.broadcast_to(seen, (6, 9, 9)), enable_gqa=True),
+            ):
+                self.assertEqual(got.dtype, dtype)
+                off = kjit.max(kjit.abs(kjit.astype(got, kjit.float32) - kjit.astype(want, kjit.float32)))
+                self.assertAlmostEqual(float(off), 0.0, places)
+        with self.assertRaisesRegex(ValueError, "6 heads of the query cannot share 4"):
+            f(q, kjit.ones((2, 4, 9, 16)), kjit.ones((2, 4, 9, 16)), enable_gqa=True)
+        with self.assertRaisesRegex(ValueError, "left is -1"):
+            f(q, ks, vs, window=(-1, 0))
+
+
 class Tuning(unittest.TestCase):
     def test_verdicts_are_kept_in_cache_and_file(self):
         of = backend.rocm if KIND == "rocm" else kjit.tuning

@@ -10,7 +10,7 @@ use crate::contract::strided;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Store};
-use crate::node::Node;
+use crate::node::{Node, Sight};
 use crate::program::Program;
 use crate::shape::numel;
 use crate::tensor::Tensor;
@@ -19,47 +19,58 @@ use kjit_engine::{Arg, Constants, Job, Matrices, MatrixUnit, Options, Target, Ve
 use std::sync::Arc;
 
 /// The widest rows of queries, keys and values.
-const WIDEST: usize = 128;
+const WIDEST: usize = 256;
+
+/// A mask of an attention: its elements, by strides of (batch…, rows, keys).
+struct Mask<'a> {
+    buffer: &'a Buffer,
+    dtype: DType,
+}
 
 /// The constants of `attention.h`.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     width: u32,
+    /// Keys of a tile.
+    tile: u32,
     /// Products of sixteen queries in a wave.
     high: u32,
+    waves: u32,
     stages: u32,
     wave: u32,
     /// Weights pass through shared memory.
     passes: bool,
-    causal: bool,
     /// `attention_wgmma.h`: 128 queries of a block, operands by the copy engine.
     groups: bool,
 }
 
 impl Shape {
-    /// `maps`: whether the copy engine can load the operands.
-    fn of(width: usize, causal: bool, maps: bool, target: &Target) -> Shape {
-        let width = if width <= 64 { 64 } else { 128 };
+    /// `maps`: whether the copy engine can bring the operands.
+    fn of(width: usize, maps: bool, target: &Target) -> Shape {
+        let width = width.next_multiple_of(64) as u32;
+        // Wider rows than 128: smaller tiles, so that 64 KB of shared memory are enough.
+        let wide = width > 128;
         let nvidia = target.vendor() == Vendor::Nvidia;
         let roomy = nvidia && target.arch().shared_per_block > 64 << 10;
         Shape {
             width,
+            tile: if wide { 32 } else { 64 },
             high: if nvidia && width == 64 { 2 } else { 1 },
+            waves: if wide && !nvidia { 2 } else { 4 },
             stages: if roomy { 2 } else { 1 },
             wave: target.default_wave(),
             passes: !nvidia,
-            causal,
-            groups: maps && target.arch().matrix == MatrixUnit::Wgmma,
+            groups: maps && !wide && target.arch().matrix == MatrixUnit::Wgmma,
         }
     }
 
-    /// Queries of a block: of four waves, or of two groups of four waves.
+    /// Queries of a block: those of its waves, or of two groups of four.
     const fn queries(self) -> u32 {
-        if self.groups { 128 } else { 64 * self.high }
+        if self.groups { 128 } else { 16 * self.waves * self.high }
     }
 
     const fn threads(self) -> u32 {
-        if self.groups { 384 } else { 4 * self.wave }
+        if self.groups { 384 } else { self.waves * self.wave }
     }
 
     const fn shared(self) -> u32 {
@@ -68,7 +79,7 @@ impl Shape {
             return 1024 + 2 * 5 * 128 * self.width;
         }
         let weights = if self.passes { self.queries() * 64 } else { 0 };
-        2 * (self.queries() * self.width + self.stages * 128 * self.width + weights)
+        2 * ((self.queries() + self.stages * 2 * self.tile) * self.width + weights)
     }
 }
 
@@ -90,55 +101,81 @@ fn job(text: &str, of: Shape, target: &Target) -> Job {
 
 fn render(
     (q, k, v): (&Buffer, &Buffer, &Buffer),
+    mask: Option<&Mask<'_>>,
     (rows, keys, width): (usize, usize, usize),
     batch: &[usize],
-    (scale, dtype, of): (f32, DType, Shape),
+    (sight, dtype, of): (Sight, DType, Shape),
 ) -> Rendered {
     let program = Program::empty();
     let mut w = Writer::new(&program, false);
     for n in [rows, keys, width, numel(batch)] {
         w.number(n as i64);
     }
-    w.number(i64::from(scale.to_bits()));
-    if of.groups {
-        // The number of a batch in a map is that of the batch, or 0.
-        for b in [q, k, v] {
-            let shared = b.strides.iter().take(batch.len()).all(|s| *s == 0);
-            w.number(i64::from(!shared));
-        }
+    w.number(i64::from(sight.scale));
+    for b in [q, k, v] {
+        // (groups) The number of a batch in a map is that of the batch, or 0.
+        let shared = b.strides.iter().take(batch.len()).all(|s| *s == 0);
+        w.number(i64::from(!shared));
+    }
+    for n in [sight.right, sight.left] {
+        w.number(i64::from(n.unwrap_or(0)));
     }
     let rank = batch.len();
     let part = |b: &Buffer| b.strides.get(..rank).unwrap_or_default().to_vec();
-    let mut lists = [part(q), part(k), part(v)];
+    let stride = |b: &Buffer, axis: usize| b.strides.get(axis).copied().unwrap_or(0);
+    let mut lists = vec![part(q), part(k), part(v)];
+    lists.extend(mask.map(|m| part(m.buffer)));
     let merged = collapse(batch, &mut lists);
     for ((name, b), list) in [("Query", q), ("Key", k), ("Value", v)].into_iter().zip(&lists) {
         let offset = w.number(b.offset);
         let batch = w.digits("batch", &merged, list);
         let batch = batch.replace("return ", &format!("return {offset} + "));
-        let own = w.digits("own", &[rows], &[b.strides.get(rank).copied().unwrap_or(0)]);
+        let own = w.digits("own", &[rows], &[stride(b, rank)]);
         w.line(&format!("struct {name} {{\n{batch}{own}}};"));
     }
-    let of_type = stored(dtype);
-    let Shape { width, high, stages, causal, .. } = of;
+    match (mask, lists.get(3)) {
+        (Some(Mask { buffer, .. }), Some(list)) => {
+            let offset = w.number(buffer.offset);
+            let batch = w.digits("batch", &merged, list);
+            let batch = batch.replace("return ", &format!("return {offset} + "));
+            let row = w.digits("row", &[rows], &[stride(buffer, rank)]);
+            let key = w.digits("key", &[keys], &[stride(buffer, rank + 1)]);
+            w.line(&format!(
+                "struct Mask {{\n{batch}{row}{key}\
+                 \x20   STEP i64 at(const Numbers& p, u32 i, u32 j) {{\n\
+                 \x20       return row(p, i) + key(p, j);\n    }}\n}};"
+            ));
+        }
+        _ => w.line(
+            "struct Mask {\n    STEP i64 batch(const Numbers&, u32) { return 0; }\n\
+             \x20   STEP i64 at(const Numbers&, u32, u32) { return 0; }\n};",
+        ),
+    }
+    let (of_type, cell) = (stored(dtype), stored(mask.map_or(DType::U8, |m| m.dtype)));
+    let Shape { width, tile, high, stages, .. } = of;
+    let (left, right) = (sight.left.is_some(), sight.right.is_some());
     w.line(&format!(
-        "struct Shape {{\n    using In = {of_type};\n    static constexpr u32 WIDTH = {width}, \
-         MI = {high}, STAGES = {stages};\n    static constexpr bool CAUSAL = {causal};\n}};"
+        "struct Shape {{\n    using In = {of_type};\n    using Mask = ::Mask;\n\
+         \x20   using Cell = {cell};\n\
+         \x20   static constexpr u32 WIDTH = {width}, BK = {tile}, MI = {high}, STAGES = {stages};\n\
+         \x20   static constexpr bool LEFT = {left}, RIGHT = {right}, MASKED = {};\n}};",
+        mask.is_some()
     ));
     let start = format!(
         "KERNEL attention(Numbers p, {of_type}* to, const {of_type}* q, const {of_type}* k,\n\
-         \x20                const {of_type}* v"
+         \x20                const {of_type}* v, const {cell}* mask"
     );
     let kernel = match of.groups {
         false => format!(
             "#include \"attention.h\"\n{start}) {{\n    LDS_DYNAMIC(pool);\n\
-             \x20   Attention<Shape>::run(p, to, q, k, v, pool);\n}}\n"
+             \x20   Attention<Shape>::run(p, to, q, k, v, mask, pool);\n}}\n"
         ),
         true => format!(
             "#include \"attention_wgmma.h\"\n{start}, const __grid_constant__ TensorMap x,\n\
              \x20                const __grid_constant__ TensorMap y,\n\
              \x20                const __grid_constant__ TensorMap z) {{\n\
              \x20   LDS_DYNAMIC(pool);\n    LDS_ARRAY(AttentionWgmma<Shape>::Shared, lds, 1);\n\
-             \x20   AttentionWgmma<Shape>::run(p, to, &x, &y, &z, pool, lds[0]);\n}}\n"
+             \x20   AttentionWgmma<Shape>::run(p, to, &x, &y, &z, mask, pool, lds[0]);\n}}\n"
         ),
     };
     let blocks = rows.div_ceil(of.queries() as usize).saturating_mul(numel(batch));
@@ -170,8 +207,9 @@ fn matrices(batch: &[usize], rows: usize, width: usize, strides: &[i64]) -> Opti
 }
 
 impl Tensor {
-    /// The engine's compile job of [`Tensor::attention`] without a mask, for a target whose kernel
-    /// takes these tensors: (…, rows, width) of f16 or bf16, at most 128 wide. Needs no GPU.
+    /// The engine's compile job of [`Tensor::attention`] for a target whose kernel takes these
+    /// tensors: (…, rows, width) of halves, at most 256 wide, and a mask (…, rows, rows) of bools
+    /// or of their dtype. Needs no GPU.
     ///
     /// # Errors
     /// [`Error::Value`] if the target's kernel does not take them; errors of computing them.
@@ -179,7 +217,8 @@ impl Tensor {
         &self,
         k: &Tensor,
         v: &Tensor,
-        causal: bool,
+        mask: Option<&Tensor>,
+        window: (Option<u32>, Option<u32>),
         target: &Target,
     ) -> Result<Job> {
         let (q, k, v) = (strided(&self.re)?, strided(&k.re)?, strided(&v.re)?);
@@ -195,9 +234,14 @@ impl Tensor {
             return Err(Error::value("attention_job", why));
         }
         let maps = matrices(batch, *rows, *width, &q.strides).is_some();
-        let of = Shape::of(*width, causal, maps, target);
+        let of = Shape::of(*width, maps, target);
         let sizes = (*rows, *rows, *width);
-        let text = render((&q, &k, &v), sizes, batch, (1.0, self.dtype(), of)).text;
+        let sight = Sight { left: window.0, right: window.1, scale: 1.0f32.to_bits() };
+        let cells = mask.map(|m| strided(&m.re)).transpose()?;
+        let dtype = mask.map_or(DType::Bool, Tensor::dtype);
+        let mask = cells.as_ref().map(|buffer| Mask { buffer, dtype });
+        let text =
+            render((&q, &k, &v), mask.as_ref(), sizes, batch, (sight, self.dtype(), of)).text;
         Ok(job(&text, of, target))
     }
 }
@@ -221,12 +265,13 @@ impl Gpu {
         crate::eval::value(&copy)
     }
 
-    /// softmax(q kᵀ scale) v of nodes (batch…, rows, width) with equal batches.
+    /// softmax(q kᵀ scale + mask) v of nodes (batch…, rows, width) with equal batches, and of a
+    /// mask (batch…, rows, keys) of bools or of their dtype.
     pub(crate) fn attention(
         self: &Arc<Self>,
         [q, k, v]: [&Arc<Node>; 3],
-        causal: bool,
-        scale: f32,
+        mask: Option<&Arc<Node>>,
+        sight: Sight,
     ) -> Result<Buffer> {
         const WRONG: Error = Error::Inside("attention of other shapes");
         let ([batch @ .., rows, width], [.., keys, _]) = (&q.shape[..], &k.shape[..]) else {
@@ -238,12 +283,14 @@ impl Gpu {
         }
         let target = self.device.target().clone();
         let (x, y, z) = (self.aligned(q)?, self.aligned(k)?, self.aligned(v)?);
+        let cells = mask.map(|m| Ok::<_, Error>((strided(m)?, m.dtype))).transpose()?;
+        let mask = cells.as_ref().map(|(buffer, dtype)| Mask { buffer, dtype: *dtype });
         let described = [(&x, *rows), (&y, *keys), (&z, *keys)]
             .map(|(b, rows)| matrices(batch, rows, *width, &b.strides));
         let maps = described.iter().all(Option::is_some);
-        let of = Shape::of(*width, causal, maps, &target);
+        let of = Shape::of(*width, maps, &target);
         let sizes = (*rows, *keys, *width);
-        let rendered = render((&x, &y, &z), sizes, batch, (scale, q.dtype, of));
+        let rendered = render((&x, &y, &z), mask.as_ref(), sizes, batch, (sight, q.dtype, of));
         let kernel = self.kernel("attention", &rendered.text, |text| job(text, of, &target))?;
         let to = self.memory(q.numel() * q.dtype.size())?;
         let mut args = vec![Arg::from(&to)];
@@ -256,6 +303,8 @@ impl Gpu {
         for buffer in [&x, &y, &z] {
             args.push(Arg::from(self.own_memory(buffer)?));
         }
+        // Without a mask nothing is read there.
+        args.push(Arg::from(self.own_memory(mask.as_ref().map_or(&x, |m| m.buffer))?));
         args.extend(maps.iter().map(|m| Arg::Bytes(m.bytes())));
         let grid = Grid { blocks: rendered.blocks, threads: of.threads(), shared: of.shared() };
         self.send(&kernel, grid, &rendered.numbers, &args)?;

@@ -104,15 +104,20 @@ fn clang_compiles_every_operation_for_amd() {
     compiles("clang_compiles_every_operation_for_amd", "gfx1100", &some, "clang");
 }
 
-/// Attention of both widths, causal and not, of the dtypes that the target's kernel takes.
+/// Attention of all widths, with masks and windows, of the dtypes that the target's kernel takes.
 fn attention(target: &Target, dtypes: &[DType]) -> Vec<Job> {
     let mut random = Random(14);
     let mut jobs = Vec::new();
-    for (dtype, (width, causal)) in
-        dtypes.iter().flat_map(|d| [(64, true), (128, false)].map(|shape| (d, shape)))
-    {
+    let shapes = [(64, (None, Some(0))), (128, (None, None)), (192, (Some(9), Some(0)))];
+    for (dtype, (width, window)) in dtypes.iter().flat_map(|d| shapes.map(|shape| (d, shape))) {
         let [q, k, v] = [(); 3].map(|()| random.tensor(&[2, 70, width], *dtype, 1.0));
-        jobs.push(q.attention_job(&k, &v, causal, target).unwrap());
+        jobs.push(q.attention_job(&k, &v, None, window, target).unwrap());
+    }
+    for (width, of_bools) in [(64, true), (128, false), (256, true)] {
+        let dtype = dtypes[0];
+        let [q, k, v] = [(); 3].map(|()| random.tensor(&[2, 70, width], dtype, 1.0));
+        let mask = random.tensor(&[70, 70], if of_bools { DType::Bool } else { dtype }, 1.0);
+        jobs.push(q.attention_job(&k, &v, Some(&mask), (None, None), target).unwrap());
     }
     jobs
 }

@@ -360,19 +360,41 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: builtins.bool = False,
     scale: float | None = None,
+    enable_gqa: builtins.bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
 ) -> Tensor:
-    """softmax(query keyᵀ * scale + mask) value, of (…, rows, width).
+    """softmax(query keyᵀ * scale + mask) value, of (…, rows, width); a bool mask selects.
 
-    A bool mask is true for visible keys; a float mask is added to the scores. ``scale`` is
-    1 / sqrt(width) by default.
-
-    >>> q = kjit.ones((2, 8, 5, 64))
-    >>> kjit.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).shape
-    (2, 8, 5, 64)
+    ``window=(left, right)``: row i sees keys i - left … i + right, ``None`` for no end; with
+    ``is_causal`` no key after i. A row that sees no key is NaN. ``enable_gqa``: (…, heads, rows,
+    width), of which key and value have fewer heads, each for several neighbouring heads of the query.
     """
+    op = "scaled_dot_product_attention"
     if dropout_p:
-        raise NotImplementedError("scaled_dot_product_attention: kjit is for inference only")
-    return _kjit.attention(query, key, value, attn_mask, is_causal, scale)
+        raise NotImplementedError(f"{op}: kjit is for inference only")
+    left, right = window or (None, None)
+    for name, end in (("left", left), ("right", right)):
+        if end is not None and not 0 <= end < 1 << 31:
+            raise ValueError(f"{op}: the window's {name} is {end}; it is from 0 to 2147483647, or None")
+    bounds = (left, 0 if is_causal else right)
+    if not enable_gqa or query.ndim < 3 or key.ndim < 3 or query.shape[-3] == key.shape[-3]:
+        return _kjit.attention(query, key, value, attn_mask, bounds, scale)
+    heads, groups = query.shape[-3], key.shape[-3]
+    if value.ndim < 3 or value.shape[-3] != groups or groups == 0 or heads % groups:
+        raise ValueError(f"{op}: {heads} heads of the query cannot share {groups} of key and value")
+
+    def apart(x: Tensor, heads: int, each: int) -> Tensor:
+        return _kjit.reshape(x, (*x.shape[:-3], heads, each, *x.shape[-2:]))
+
+    each = heads // groups
+    mask = attn_mask
+    if mask is not None and mask.ndim >= 3:
+        mask = apart(mask, 1, 1) if mask.shape[-3] == 1 else apart(mask, groups, each)
+    out = _kjit.attention(
+        apart(query, groups, each), apart(key, groups, 1), apart(value, groups, 1), mask, bounds, scale
+    )
+    return _kjit.reshape(out, (*out.shape[:-4], heads, *out.shape[-2:]))
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:

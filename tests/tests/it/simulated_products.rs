@@ -396,3 +396,78 @@ fn attention_is_one_f16_launch() {
         }
     });
 }
+
+/// The bools of random bits, of which about a quarter is false.
+fn random_bools(random: &mut Random, shape: &[usize]) -> Tensor {
+    let bytes: Vec<u8> =
+        (0..shape.iter().product()).map(|_| u8::from(random.next() & 3 != 0)).collect();
+    Tensor::from_bytes(&bytes, DType::Bool, shape, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn masked_windowed_and_wide_attention_is_one_launch() {
+    on_both("simulated_products::masked_windowed_and_wide_attention_is_one_launch", |device| {
+        let mut random = Random::new("masked attention");
+        let one = |t: &Tensor, i: usize| t.index(&[Index::At(i as i64)]).unwrap();
+        // Windows, and masks of bools or of numbers that are shared by none, one or both axes.
+        for case in 0..6 {
+            let (b, t, s) = (random.size(1, 3), random.size(2, 100), random.size(2, 100));
+            let d = 8 * if case % 3 == 0 { random.size(17, 32) } else { random.size(1, 16) };
+            let [q, k, v] = [t, s, s].map(|n| random.tensor(&[b, n, d], DType::F16));
+            let bound = |random: &mut Random| match random.next() % 3 {
+                0 => None,
+                _ => Some(random.size(0, 70) as u32),
+            };
+            let window = match case {
+                0 | 1 => (None, None),
+                _ => (bound(&mut random), bound(&mut random)),
+            };
+            let shape: &[usize] = match random.next() % 4 {
+                0 => &[b, t, s],
+                1 => &[t, s],
+                2 => &[b, 1, s],
+                _ => &[t, 1],
+            };
+            let mask = match case % 3 {
+                0 => Some(random_bools(&mut random, shape)),
+                1 => {
+                    let seen = random_bools(&mut random, shape);
+                    let low = Tensor::full(
+                        &[],
+                        Scalar::Float(f64::NEG_INFINITY),
+                        DType::F16,
+                        &Device::Cpu,
+                    );
+                    Some(seen.select(&random.tensor(shape, DType::F16), &low.unwrap()).unwrap())
+                }
+                _ => None,
+            };
+            let run = |x: [&Tensor; 3], mask: Option<&Tensor>| {
+                x[0].windowed_attention(x[1], x[2], mask, window, None).unwrap()
+            };
+            let [dq, dk, dv] = [&q, &k, &v].map(|x| x.to_device(device).unwrap());
+            let there = mask.as_ref().map(|m| m.to_device(device).unwrap());
+            there.iter().for_each(|m| m.eval().unwrap());
+            let what =
+                format!("{:?} {window:?} mask {:?}", q.shape(), mask.as_ref().map(|_| shape));
+            let got = counted(device, &what, 1, &|| run([&dq, &dk, &dv], there.as_ref()));
+            let exact = mask.as_ref().map(|m| if m.dtype() == DType::Bool { m.clone() } else { wide(m) });
+            let want = run([&wide(&q), &wide(&k), &wide(&v)], exact.as_ref());
+            // Rows that see no key are NaN in both.
+            let blind: Vec<bool> = list(&want).iter().map(|w| w.is_nan()).collect();
+            let nan: Vec<bool> = list(&got).iter().map(|g| g.is_nan()).collect();
+            assert_eq!(nan, blind, "{what}");
+            let zero = |x: &Tensor| {
+                let blank = Tensor::full(&[], Scalar::Float(0.0), x.dtype(), &Device::Cpu).unwrap();
+                let x = x.to_device(&Device::Cpu).unwrap();
+                x.ne(&x).unwrap().select(&blank, &x).unwrap()
+            };
+            close(&what, &zero(&got), &zero(&want), s + d, 24.0);
+            // The first batch alone: the mask's view has no batch.
+            if let (Some(m), true) = (&there, shape.len() == 3) {
+                let got = run([&one(&dq, 0), &one(&dk, 0), &one(&dv, 0)], Some(&one(m, 0)));
+                close(&what, &zero(&got), &zero(&one(&want, 0)), s + d, 24.0);
+            }
+        }
+    });
+}
