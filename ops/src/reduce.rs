@@ -245,20 +245,22 @@ impl Tensor {
         if x.is_bool() {
             return Err(Error::takes(name, "numbers", x.dtype()));
         }
-        if product && x.im.is_some() {
-            return Err(Error::takes(name, "real numbers", x.dtype()));
-        }
-        let moved = x.move_axes(&[at as i64], &[-1])?;
-        let run = moved.parts(|node| {
-            Node::new(
-                Op::Scan(op),
-                vec![node.clone()],
-                node.dtype,
-                node.shape.clone(),
-                &node.device,
-            )
-        })?;
-        let run = run.move_axes(&[-1], &[at as i64])?;
+        let run = match product && x.im.is_some() {
+            true => x.complex_products(at)?,
+            false => {
+                let moved = x.move_axes(&[at as i64], &[-1])?;
+                let run = moved.parts(|node| {
+                    Node::new(
+                        Op::Scan(op),
+                        vec![node.clone()],
+                        node.dtype,
+                        node.shape.clone(),
+                        &node.device,
+                    )
+                })?;
+                run.move_axes(&[-1], &[at as i64])?
+            }
+        };
         if !initial {
             return Ok(run);
         }
@@ -268,6 +270,21 @@ impl Tensor {
         }
         let first = Tensor::full(&shape, Scalar::Int(i128::from(product)), x.dtype(), x.device())?;
         Tensor::concat(&[first, run], at as i64)
+    }
+
+    /// The product of all elements so far along an axis, in log2(n) rounds: each multiplies the
+    /// products of twice as many elements.
+    fn complex_products(&self, at: usize) -> Result<Tensor> {
+        let n = self.shape().get(at).copied().unwrap_or(0);
+        let (mut run, mut step) = (self.clone(), 1);
+        while step < n {
+            let first = run.slice_axis(at, 0, 1, step)?;
+            let early = run.slice_axis(at, 0, 1, n - step)?;
+            let late = run.slice_axis(at, step as i64, 1, n - step)?;
+            run = Tensor::concat(&[first, early.mul(&late)?], at as i64)?;
+            step *= 2;
+        }
+        Ok(run)
     }
 
     /// Differences of neighbours along an axis, applied `times` times.

@@ -125,3 +125,28 @@ fn cumulative_sums_and_unique_values_match_loops() {
     assert!(inverse.iter().zip(&values).all(|(i, v)| want[*i as usize] == *v));
     assert_eq!(list(&u.counts).iter().sum::<f64>(), values.len() as f64);
 }
+
+#[test]
+fn cumulative_products_of_complex_numbers_match_loops() {
+    let mut random = Random(8);
+    for n in [0usize, 1, 2, 31, 37] {
+        let [re, im] = [(); 2].map(|()| random.tensor(&[3, n], DType::F64, 1.4));
+        let x = Tensor::pair_of(&re, &im).unwrap();
+        let run = x.cumulative(true, 1, None, true).unwrap();
+        assert_eq!(run.shape(), [3, n + 1]);
+        let (run, re, im) = (run.to_scalars().unwrap(), list(&re), list(&im));
+        for row in 0..3 {
+            let (mut a, mut b) = (1.0, 0.0);
+            for i in 0..=n {
+                let Scalar::Complex(got, also) = run[row * (n + 1) + i] else { panic!("real") };
+                // Each product rounds a few times, relative to its magnitude.
+                let room = 1e-13 * f64::hypot(a, b);
+                assert!((got - a).abs() <= room && (also - b).abs() <= room, "{n}: {i}");
+                if i < n {
+                    let (c, d) = (re[row * n + i], im[row * n + i]);
+                    (a, b) = (a * c - b * d, a * d + b * c);
+                }
+            }
+        }
+    }
+}
