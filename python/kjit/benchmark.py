@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import kjit
@@ -28,7 +29,7 @@ def matmul(dtype: str, small: bool) -> Iterator[Case]:
     """Products of square matrices, and a linear layer with bias and ReLU."""
     for n in (128, 256) if small else (512, 1024, 2048, 4096):
         a, b = _given(dtype, n, n), _given(dtype, n, n)
-        yield f"matmul {n} × {n} × {n}", 2e-9 * n**3, "GFLOP/s", lambda a=a, b=b: a @ b
+        yield f"matmul {n} × {n} × {n}", 2e-9 * n**3, "GFLOP/s", partial(kjit.matmul, a, b)
     n = 256 if small else 4096
     x, w, c = _given(dtype, n, n), _given(dtype, n, n), _given(dtype, n)
     linear = kjit.nn.functional.linear
@@ -41,7 +42,7 @@ def conv(dtype: str, small: bool) -> Iterator[Case]:
     for n, c, h in ((1, 8, 28), (2, 16, 28)) if small else large:
         x, w = _given(dtype, n, c, h, h), _given(dtype, c, c, 3, 3)
         name, work = f"conv2d {n} × {c} × {h} × {h}, 3 × 3", 2e-9 * n * c * c * 9 * h * h
-        yield name, work, "GFLOP/s", lambda x=x, w=w: kjit.conv2d(x, w, None, 1, 1)
+        yield name, work, "GFLOP/s", partial(kjit.conv2d, x, w, None, 1, 1)
 
 
 def elementwise(dtype: str, small: bool) -> Iterator[Case]:
@@ -118,7 +119,10 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("choose --all or some of " + ", ".join(f"--{n}" for n in GROUPS))
     kinds = ("cuda", "rocm")
     device = given.device or next((f"{k}:0" for k in kinds if kjit.is_available(k)), "cpu")
-    kjit.set_device(device)
+    try:
+        kjit.set_device(device)
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error))
     kjit.tuning.exhaustive(given.exhaustive)
     info = kjit.device_info(device)
     if not given.json:
