@@ -451,7 +451,8 @@ fn masked_windowed_and_wide_attention_is_one_launch() {
             let what =
                 format!("{:?} {window:?} mask {:?}", q.shape(), mask.as_ref().map(|_| shape));
             let got = counted(device, &what, 1, &|| run([&dq, &dk, &dv], there.as_ref()));
-            let exact = mask.as_ref().map(|m| if m.dtype() == DType::Bool { m.clone() } else { wide(m) });
+            let exact =
+                mask.as_ref().map(|m| if m.dtype() == DType::Bool { m.clone() } else { wide(m) });
             let want = run([&wide(&q), &wide(&k), &wide(&v)], exact.as_ref());
             // Rows that see no key are NaN in both.
             let blind: Vec<bool> = list(&want).iter().map(|w| w.is_nan()).collect();
