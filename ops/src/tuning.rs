@@ -114,17 +114,31 @@ pub fn verdicts() -> Vec<Verdict> {
     all
 }
 
-/// The verdict of a subject, from the file or the cache folder.
-pub(crate) fn verdict(engine: &Engine, by: &TuningSubject<'_>) -> Result<Option<Verdict>> {
+/// The verdict of a subject, from the file or the cache folder. `is_one` says whether a choice is one
+/// of the candidates.
+///
+/// # Errors
+/// [`Error::Value`] if the file has another choice, or cannot be written.
+pub(crate) fn verdict(
+    engine: &Engine,
+    by: &TuningSubject<'_>,
+    is_one: impl Fn(&str) -> bool,
+) -> Result<Option<Verdict>> {
     if let Some(file) = &*file()
         && let Some(known) = file.verdicts.get(&by.digest()?)
     {
-        return Ok(Some(known.clone()));
+        if is_one(&known.choice) {
+            return Ok(Some(known.clone()));
+        }
+        let (path, Verdict { subject, choice, .. }) = (file.path.display(), known);
+        let why = format!("{path}: {subject} has no candidate '{choice}'; remove its line");
+        return Err(Error::value("tuning", why));
     }
     let Some(bytes) = engine.tuning_choice(by)? else { return Ok(None) };
     let verdict = std::str::from_utf8(&bytes).ok().and_then(Verdict::parse);
+    let verdict = verdict.filter(|v| is_one(&v.choice));
     match &verdict {
-        None => engine.reject_tuning_choice(by, "it cannot be read")?,
+        None => engine.reject_tuning_choice(by, "it cannot be read, or names no candidate")?,
         Some(verdict) => keep_in_file(by, verdict)?,
     }
     Ok(verdict)

@@ -54,14 +54,11 @@ impl Gpu {
         let what = format!("{}{}", tuning::PREFIX, subject(c));
         let by = TuningSubject { target, source: &job.source, what: &what };
         let named = |name: &str| fitting.iter().find(|t| t.name() == name).copied();
-        if let Some(verdict) = tuning::verdict(&self.engine, &by)? {
-            match named(&verdict.choice) {
-                Some(tiles) => return Ok(tiles),
-                None => {
-                    let why = format!("no tiles are called '{}'", verdict.choice);
-                    self.engine.reject_tuning_choice(&by, &why)?;
-                }
-            }
+        let is_one = |choice: &str| named(choice).is_some();
+        if let Some(verdict) = tuning::verdict(&self.engine, &by, is_one)?
+            && let Some(tiles) = named(&verdict.choice)
+        {
+            return Ok(tiles);
         }
         if !tuning::is_exhaustive() {
             return Ok(usual);

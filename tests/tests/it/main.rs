@@ -36,6 +36,7 @@ mod simulated_serve;
 mod simulated_stages;
 mod simulated_steps;
 mod simulated_stream;
+mod simulated_streams;
 mod simulated_tensor;
 mod simulated_trial;
 mod simulated_trust;
