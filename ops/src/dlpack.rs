@@ -163,8 +163,7 @@ impl Tensor {
     /// Computes the tensor and exports its memory, or the memory of a copy if `copy` is set.
     ///
     /// # Errors
-    /// Errors of the computation; [`Error::Value`] for complex tensors on a GPU, which are stored
-    /// as two tensors.
+    /// Errors of the computation.
     pub fn to_dlpack(&self, copy: bool) -> Result<Exported> {
         self.eval()?;
         let mut whole = self.clone();
@@ -173,16 +172,17 @@ impl Tensor {
             (h.bytes.as_ptr() as usize + h.offset.max(0) as usize * size, h.strides)
         };
         let (at, strides, kept) = if !matches!(self.device(), Device::Cpu) {
-            if dtype.is_complex() {
-                let why = format!(
-                    "{dtype} on a GPU is stored as two tensors: use to_device(\"cpu\") first"
-                );
-                return Err(Error::value("to_dlpack", why));
-            }
             if copy {
                 whole = self.duplicate()?;
             }
-            let view = whole.gpu_view()?;
+            let view = match dtype.is_complex() {
+                false => whole.gpu_view()?,
+                true => {
+                    let (pairs, view) = whole.pairs_on_gpu()?;
+                    whole = pairs;
+                    view
+                }
+            };
             (view.address as usize, view.strides, Vec::new())
         } else if copy {
             let bytes = self.to_bytes()?;

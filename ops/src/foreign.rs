@@ -60,12 +60,56 @@ impl Tensor {
         })
     }
 
-    /// A real tensor over memory of another library on a GPU, without a copy. `offset` is the
-    /// position of the first element after `address`, in elements, as are the strides.
+    /// A complex GPU tensor whose parts are alternate floats of one memory: this one if they are
+    /// already, otherwise a copy. And the place of its elements, after its kernels have ended.
+    pub(crate) fn pairs_on_gpu(&self) -> Result<(Tensor, GpuView)> {
+        const WRONG: Error = Error::Inside("pairs of a tensor that is not complex on a GPU");
+        let (im, rank) = (self.im.as_ref().ok_or(WRONG)?, self.rank());
+        let (a, b) = (eval::value(&self.re)?, eval::value(im)?);
+        let alternate = match (&a.store, &b.store) {
+            (Store::Gpu(_, x), Store::Gpu(_, y)) => {
+                let even = a.strides.iter().all(|s| s % 2 == 0) && a.offset % 2 == 0;
+                even && x.address() == y.address()
+                    && a.strides == b.strides
+                    && a.offset + 1 == b.offset
+            }
+            _ => false,
+        };
+        let whole = match alternate {
+            true => self.clone(),
+            false => {
+                let shape = [self.shape(), &[1]].concat();
+                let part = |node: &Arc<Node>| Tensor::real(Arc::clone(node)).shaped(&shape);
+                let both = Tensor::concat(&[part(&self.re)?, part(im)?], rank as i64)?;
+                let both = eval::value(&eval::packed(&both.re)?)?;
+                let strides = both.strides.get(..rank).unwrap_or_default();
+                let part = |i: i64| {
+                    let (store, strides) = (both.store.clone(), strides.to_vec());
+                    let buffer = Buffer { store, offset: both.offset + i, strides };
+                    Node::leaf(self.re.dtype, self.shape().to_vec(), buffer)
+                };
+                Tensor { re: part(0), im: Some(part(1)) }
+            }
+        };
+        let buffer = eval::value(&whole.re)?;
+        let Store::Gpu(gpu, memory) = &buffer.store else { return Err(WRONG) };
+        gpu.synchronize()?;
+        let from = buffer.offset * self.re.dtype.size() as i64;
+        let view = GpuView {
+            address: memory.address().wrapping_add_signed(from),
+            strides: buffer.strides.iter().map(|s| s / 2).collect(),
+            stream: gpu.stream_handle(),
+        };
+        Ok((whole, view))
+    }
+
+    /// A tensor over memory of another library on a GPU, without a copy; complex elements are
+    /// adjacent pairs. `offset` is the position of the first element after `address`, in elements,
+    /// as are the strides.
     ///
     /// # Errors
     /// [`Error::Shape`] if an element is outside the memory; [`Error::Value`] if the device is the
-    /// CPU or the dtype is complex.
+    /// CPU.
     ///
     /// # Safety
     /// `address` has `bytes` readable bytes on the device, aligned to the dtype, until `keep` is
@@ -89,17 +133,17 @@ impl Tensor {
                 "GPU memory cannot become a tensor on the device cpu",
             ));
         };
-        if dtype.is_complex() {
-            return Err(Error::value("from_dlpack", "complex GPU memory cannot be shared"));
-        }
         count("from_dlpack", shape)?;
         if !crate::tensor::inside(shape, strides, offset, (bytes / dtype.size()) as i64) {
             return Err(Error::shape("from_dlpack", "the strides exceed the memory"));
         }
         if numel(shape) == 0 {
-            let store = gpu.store(0)?;
-            let leaf = Node::leaf(dtype, shape.to_vec(), Buffer::packed(store, shape));
-            return Ok(Tensor::real(leaf));
+            let empty = || -> Result<Arc<Node>> {
+                let buffer = Buffer::packed(gpu.store(0)?, shape);
+                Ok(Node::leaf(dtype.part(), shape.to_vec(), buffer))
+            };
+            let im = if dtype.is_complex() { Some(empty()?) } else { None };
+            return Ok(Tensor { re: empty()?, im });
         }
         gpu.order_others()?;
         let lent = Box::new(BorrowedMemory { gpu: Arc::clone(gpu), keep: Some(keep) });
@@ -107,8 +151,13 @@ impl Tensor {
         // happens after the work of the device's streams has ended.
         let memory = unsafe { gpu.foreign(address, bytes, lent) };
         let store = Store::Gpu(Arc::clone(gpu), memory);
-        let buffer = Buffer { store, offset, strides: strides.to_vec() };
-        Ok(Tensor::real(Node::leaf(dtype, shape.to_vec(), buffer)))
+        let step = if dtype.is_complex() { 2 } else { 1 };
+        let part = |i: i64| {
+            let strides = strides.iter().map(|s| s * step).collect();
+            let buffer = Buffer { store: store.clone(), offset: offset * step + i, strides };
+            Node::leaf(dtype.part(), shape.to_vec(), buffer)
+        };
+        Ok(Tensor { re: part(0), im: dtype.is_complex().then(|| part(1)) })
     }
 
     /// Its elements in new memory of its device, row-major.

@@ -40,13 +40,7 @@ pub(crate) fn export(
         }
         _ => tensor,
     };
-    if own.0 != CPU && to.is_none_or(|to| to == own) && tensor.dtype().is_complex() {
-        return Err(PyBufferError::new_err(format!(
-            "DLPack of {} on a GPU is not supported: use to_device(\"cpu\") first",
-            tensor.dtype()
-        )));
-    }
-    let exported = run(py, || {
+    let made = run(py, || {
         let shown = tensor.to_dlpack(copy == Some(true))?;
         // torch aborts the process for a negative stride.
         let copied = copy.is_none() && shown.has_negative_strides();

@@ -4,6 +4,7 @@ names (``cpu``)."""
 import contextlib
 import io
 import json
+import math
 import os
 import tempfile
 import threading
@@ -179,6 +180,22 @@ class Attention(unittest.TestCase):
             f(q, kjit.ones((2, 4, 9, 16)), kjit.ones((2, 4, 9, 16)), enable_gqa=True)
         with self.assertRaisesRegex(ValueError, "left is -1"):
             f(q, ks, vs, window=(-1, 0))
+
+
+class Sharing(unittest.TestCase):
+    def test_complex_tensors_are_shared(self):
+        for shape in ((3, 5), (0, 2), (7,)):
+            parts = kjit.reshape(kjit.arange(math.prod(shape), dtype=kjit.float32), shape)
+            x = parts * 2 + 1j * (parts + 1)
+            want = x.tolist()
+            for x in (x, kjit.flip(x)):
+                want = x.tolist()
+                shared = kjit.from_dlpack(x, copy=False)
+                got = (shared.dtype, shared.device, shared.tolist())
+                self.assertEqual(got, (kjit.complex64, DEVICE, want))
+                self.assertEqual((x * 2).tolist(), (shared + shared).tolist())
+                # Shared twice, it has one memory.
+                self.assertEqual(kjit.from_dlpack(x).tolist(), want)
 
 
 class Tuning(unittest.TestCase):
