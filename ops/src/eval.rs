@@ -238,13 +238,15 @@ fn each(node: &Arc<Node>) -> Result<Buffer> {
         return cpu::each(&cpu::group::program(node, None)?, &node.shape);
     };
     // Most groups are purely element-wise.
-    if fuse::reads_separate_node(node) {
-        if let Some(product) = fuse::product(node)
-            && let Some(program) = lower::after(node, &product)?
-        {
-            return gpu.product(&crate::contract::of(&product)?, Some(&program), &node.shape);
-        }
-        // A group of rows with a different shape is computed as a separate group.
+    let (product, fold) = fuse::reads_apart(node);
+    if product
+        && let Some(product) = fuse::product(node)
+        && let Some(program) = lower::after(node, &product)?
+    {
+        return gpu.product(&crate::contract::of(&product)?, Some(&program), &node.shape);
+    }
+    if fold {
+        // A group of rows in another shape is computed in its own.
         let inner = match node.def().as_deref() {
             Some(Def { op: Op::Reshape, inputs }) => inputs.first().cloned(),
             _ => None,

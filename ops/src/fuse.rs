@@ -1,6 +1,7 @@
 //! Finds what a group can be fused with: a product whose results it reads element by element, or
 //! reductions (folds) of its rows.
 
+use crate::hash::BuildFast;
 use crate::node::{Def, Node, Op};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ const MOST_NODES: usize = 256;
 pub(crate) struct Readers {
     /// Whether nodes below folds belong to the group.
     folds: bool,
-    reads: HashMap<*const Node, usize>,
-    /// Number of owners of each node: readers and tensors.
-    owners: HashMap<*const Node, usize>,
-    defs: HashMap<*const Node, Arc<Def>>,
+    reads: HashMap<*const Node, usize, BuildFast>,
+    /// The owners of each: readers and tensors.
+    owners: HashMap<*const Node, usize, BuildFast>,
+    defs: HashMap<*const Node, Arc<Def>, BuildFast>,
 }
 
 /// Whether this is an element-wise operation.
@@ -29,28 +30,33 @@ fn joins(op: &Op) -> bool {
     is_element(op) || matches!(op, Op::View(_) | Op::Reshape)
 }
 
-/// Whether a group reads a product or a fold that is not computed yet, so that it may be fused with
-/// it.
-pub(crate) fn reads_separate_node(root: &Arc<Node>) -> bool {
+/// Whether a group reads a product, and a fold, that is not computed yet, so that it may run in the
+/// product's kernel or in one of rows.
+pub(crate) fn reads_apart(root: &Arc<Node>) -> (bool, bool) {
+    let (mut product, mut fold) = (false, false);
     let mut open = vec![Arc::clone(root)];
-    let mut seen: Vec<*const Node> = Vec::new();
+    let mut seen: Vec<*const Node> = Vec::with_capacity(16);
     while let Some(node) = open.pop() {
         if node.value().is_some() || seen.contains(&Arc::as_ptr(&node)) {
             continue;
         }
         let Some(def) = node.def() else { continue };
         match &def.op {
-            Op::Product | Op::Contract(_) | Op::Fold { .. } => return true,
-            // Large groups need the complete analysis.
-            _ if seen.len() >= 64 => return true,
+            Op::Product | Op::Contract(_) => product = true,
+            Op::Fold { .. } => fold = true,
+            // Large groups are looked at more closely.
+            _ if seen.len() >= 64 => return (true, true),
             op if joins(op) => {
                 seen.push(Arc::as_ptr(&node));
                 open.extend(def.inputs.iter().cloned());
             }
             _ => {}
         }
+        if product && fold {
+            break;
+        }
     }
-    false
+    (product, fold)
 }
 
 impl Readers {
@@ -127,7 +133,7 @@ struct GroupCandidate<'a> {
     product: Option<&'a Arc<Node>>,
     /// Whether all nodes between root and product are private.
     private: bool,
-    leads: HashMap<*const Node, bool>,
+    leads: HashMap<*const Node, bool, BuildFast>,
 }
 
 /// The product that can be fused with a node's group: the group reads its result element by
@@ -139,7 +145,7 @@ pub(crate) fn product(node: &Arc<Node>) -> Option<Arc<Node>> {
         elements: node.numel(),
         product: None,
         private: true,
-        leads: HashMap::new(),
+        leads: HashMap::default(),
     };
     readers.products(node, true, &mut found);
     found.product.filter(|_| found.private).map(Arc::clone)

@@ -62,7 +62,7 @@ impl Structure {
     /// # Errors
     /// Errors of computing those nodes.
     pub(crate) fn of(node: &Arc<Node>, kind: Kind<'_>) -> Result<Option<Structure>> {
-        let mut s = Structure::default();
+        let mut s = Structure::roomy();
         if s.visit(node, kind)?.is_none() {
             return Ok(None);
         }
@@ -77,6 +77,17 @@ impl Structure {
         // Lowering stores a shared node if many nodes are below it (see `lower`).
         s.words.push(if s.nodes.len() > 8 { s.shared } else { 0 });
         Ok(Some(s))
+    }
+
+    /// An empty one, with room for most groups.
+    fn roomy() -> Structure {
+        Structure {
+            words: Vec::with_capacity(96),
+            leaves: Vec::with_capacity(8),
+            constants: Vec::with_capacity(4),
+            nodes: Vec::with_capacity(24),
+            shared: 0,
+        }
     }
 
     fn shape(&mut self, shape: &[usize]) {

@@ -47,6 +47,9 @@ pub(crate) fn show(shape: &[usize]) -> String {
 /// # Errors
 /// [`Error::Shape`] with both shapes.
 pub fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
+    if a == b {
+        return Ok(a.to_vec());
+    }
     let rank = a.len().max(b.len());
     let at = |s: &[usize], i: usize| {
         (i + s.len()).checked_sub(rank).and_then(|i| s.get(i).copied()).unwrap_or(1)

@@ -60,16 +60,29 @@ impl Gpu {
         let blocks = u32::try_from(grid.blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
             Error::value("launch", format!("{} blocks exceed the limit of one launch", grid.blocks))
         })?;
-        let mut args = Vec::with_capacity(1 + rest.len());
-        args.push(Arg::Bytes(bytemuck::cast_slice::<i64, u8>(numbers)));
-        args.extend_from_slice(rest);
+        // Most kernels have few arguments, which need no memory of the heap.
+        const FEW: usize = 16;
+        let mut few = [Arg::Bytes(&[]); FEW];
+        let mut many = Vec::new();
+        let args = match few.get_mut(..=rest.len()) {
+            Some(few) => few,
+            None => {
+                many.resize(1 + rest.len(), Arg::Bytes(&[]));
+                &mut many[..]
+            }
+        };
+        if let Some((first, others)) = args.split_first_mut() {
+            *first = Arg::Bytes(bytemuck::cast_slice::<i64, u8>(numbers));
+            others.copy_from_slice(rest);
+        }
+        let args = &*args;
         let shape = Geometry::new(blocks, grid.threads).shared(grid.shared);
         // SAFETY: the source was rendered from a program or a skeleton. It reads its buffers at
         // positions inside their nodes' elements, and writes the outputs, which have an element for
         // each position that it computes.
         #[allow(unsafe_code, reason = "launches of rendered kernels")]
         unsafe {
-            self.lane().stream.launch(kernel, &shape, &args)?;
+            self.lane().stream.launch(kernel, &shape, args)?;
         }
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -220,7 +220,7 @@ pub(super) struct PreparedProduct {
 
 /// What a prepared product depends on: everything but the memory and the program's constants.
 fn key(c: &Contraction, program: &Program) -> Box<[u64]> {
-    let mut words = Words::default();
+    let mut words = Words(Vec::with_capacity(128));
     (crate::tuning::generation(), c.dtype, &c.batch, &c.rows, &c.cols, &c.depth).hash(&mut words);
     for o in [&c.left, &c.right] {
         (odd(&o.buffer), o.buffer.offset, &o.batch, &o.own, &o.depth).hash(&mut words);
