@@ -40,7 +40,7 @@ pub(crate) fn export(
         }
         _ => tensor,
     };
-    let made = run(py, || {
+    let exported = run(py, || {
         let shown = tensor.to_dlpack(copy == Some(true))?;
         // torch aborts the process for a negative stride.
         let copied = copy.is_none() && shown.has_negative_strides();
