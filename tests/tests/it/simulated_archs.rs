@@ -33,6 +33,10 @@ const FEW: [&str; 8] =
 /// are f16 as well.
 const LIMIT: f64 = 6e-3;
 
+/// The limit for single tokens, whose products are f32. A key or value near the middle of two f16
+/// numbers may be rounded to the other one: up to 5.2e-4 in gemma3n, 3.1e-6 in other models.
+const SINGLE: f64 = 2e-3;
+
 fn options(sequences: usize) -> OpenOptions {
     OpenOptions {
         context: Some(48),
@@ -47,6 +51,9 @@ fn options(sequences: usize) -> OpenOptions {
 
 /// Plans refuse a model with a message that has these words.
 const REFUSED: &str = "cannot run on a GPU yet";
+
+/// The name of a prompt fed in single tokens.
+const TOKENS: &str = "token by token";
 
 /// Minimum cosine between the vectors of device and host.
 const COSINE: f64 = 0.9999;
@@ -169,7 +176,7 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
         host.truncate(0);
         gpu.truncate(0);
     }
-    for (how, mut all) in [("pieces", pieces), ("token by token", single)] {
+    for (how, mut all) in [("pieces", pieces), (TOKENS, single)] {
         all.sort_by(f64::total_cmp);
         seen.push((how, all[all.len() / 2]));
     }
@@ -206,7 +213,7 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
          side by side {median:.1e} to {most:.1e}, back {back:.1e} {fault}",
         kls.join(", ")
     );
-    let fine = seen.iter().all(|(_, kl)| *kl < limit)
+    let fine = seen.iter().all(|(how, kl)| *kl < if *how == TOKENS { SINGLE } else { limit })
         && gap < if routed { 0.3 } else { 0.1 }
         && median < 2e-2
         && most < if routed { 0.5 } else { 5e-2 }
@@ -246,6 +253,10 @@ fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
             let start = Instant::now();
             let Ok(graph) = kjit_model::arch::build(&Gguf::open(path).unwrap()) else { continue };
             match wrong(path, &engine, &graph) {
+                // The few are there to be computed.
+                Ok(None) if few.contains(&name(path).as_str()) => {
+                    failed.push(format!("{}: refused", name(path)));
+                }
                 Ok(None) => eprintln!("{}: refused", name(path)),
                 Ok(Some(found)) => {
                     eprintln!("{}: {found}, {:.1?}", name(path), start.elapsed());
@@ -274,12 +285,13 @@ fn architectures_on_simulated_gfx1100_match_host() {
     as_the_host("simulated_archs::architectures_on_simulated_gfx1100_match_host", "gfx1100");
 }
 
-/// Random configurations of kinds that once gave wrong results at other sizes: latents, and states
-/// beside attention. mpt-2 has divisors of activated values.
-const DRAWS: [&str; 3] = ["granitehybrid-1", "deepseek2-2", "mpt-2"];
+/// Random configurations of kinds that once gave wrong results at other sizes: states beside
+/// attention, latents, divisors of activated values.
+const DRAWS: [&str; 3] = ["granitehybrid-1", "deepseek2-0", "mpt-0"];
 
-/// Random configurations for waves of 64: states beside attention, experts, an encoder, divisors.
-const DRAWS_64: [&str; 4] = ["granitehybrid-1", "deepseek2-2", "mpt-2", "bert-2"];
+/// As [`DRAWS`], for waves of 64, and an encoder. In qwen2moe-0 the rounding of keys and values to
+/// f16 selects another expert.
+const DRAWS_64: [&str; 5] = ["granitehybrid-1", "deepseek2-0", "mpt-0", "bert-2", "qwen2moe-0"];
 
 /// Draws models and checks them.
 fn drawn_as_the_host(test: &str, arch: &str, draws: &[&str]) {
