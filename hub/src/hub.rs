@@ -53,6 +53,9 @@ pub struct Pulled {
     pub fetched: u64,
 }
 
+/// The name of a file in its repository, and its metadata.
+type NamedFile = (String, FileMeta);
+
 impl Hub {
     /// A hub with these settings. Nothing is sent or opened yet.
     pub fn new(settings: Settings) -> Hub {
@@ -182,7 +185,7 @@ impl Hub {
         reference: &Reference,
         revision: &str,
         watch: Watch,
-    ) -> Result<(Vec<(String, FileMeta)>, Option<(String, FileMeta)>), Error> {
+    ) -> Result<(Vec<NamedFile>, Option<NamedFile>), Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let repo = reference.repo();
         // A single file needs no file list. The name of a part contains the number of parts, but

@@ -7,6 +7,9 @@ use crate::mmproj::{Linear, Norm, Tensors};
 use crate::settings::Settings;
 use kjit_cpu::Dense;
 
+/// Rotates rows of queries or keys by their positions.
+pub type Rotation<'a> = &'a dyn Fn(&mut [f32]);
+
 /// A block: attention, then products, each added to its input.
 pub struct Block {
     before_attention: Norm,
@@ -81,7 +84,7 @@ impl Block {
         &self,
         dense: &mut Dense,
         (tensors, s): (&Tensors, &Settings),
-        turn: Option<&dyn Fn(&mut [f32])>,
+        turn: Option<Rotation<'_>>,
         x: &mut [f32],
     ) -> Result<(), VisionError> {
         let y = self.before_attention.apply(dense, x, s.epsilon);

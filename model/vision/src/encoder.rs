@@ -1,7 +1,7 @@
 //! The encoder: a vision transformer, and the projector after it, in f32.
 
 use crate::attention::turn;
-use crate::blocks::Block;
+use crate::blocks::{Block, Rotation};
 use crate::mmproj::{Linear, Norm, Tensors};
 use crate::project::{Grid, Projection};
 use crate::settings::{Projector, Settings};
@@ -127,7 +127,7 @@ impl VisionEncoder {
             x = norm.apply(dense, &x, s.epsilon);
         }
         let turns = |rows: &mut [f32]| turn(rows, width, width / s.heads, grid.columns);
-        let turns: Option<&dyn Fn(&mut [f32])> =
+        let turns: Option<Rotation<'_>> =
             if self.positions.is_none() { Some(&turns) } else { None };
         for block in &self.blocks {
             block.run(dense, with, turns, &mut x)?;

@@ -17,7 +17,8 @@ pub struct Grid {
     pub lines: usize,
 }
 
-/// The weights of a projector.
+/// The weights of a projector. There is one of them, so the size of its variants does not matter.
+#[allow(clippy::large_enum_variant)]
 pub enum Projection {
     /// Two products with GELU between them, after an optional norm.
     Mlp {
