@@ -144,7 +144,8 @@ template <class S> struct Attention {
                         const u32 j = j0 + n * MMA_N + acc_col(e), row = row0 + acc_row(e);
                         float x = s[i][n].v[e] * factor;
                         if (!inside && !sight.sees(sight, row, j)) x = UNSEEN;
-                        else if (S::MASKED && row < queries) x = masked(x, seen[S::Mask::at(p, row, j)]);
+                        else if (S::MASKED && row < queries)
+                            x = masked(x, seen[S::Mask::at(p, row, j)]);
                         s[i][n].v[e] = x;
                     }
                 float high[MMA_ROWS], shrink[MMA_ROWS];

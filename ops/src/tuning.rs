@@ -114,8 +114,8 @@ pub fn verdicts() -> Vec<Verdict> {
     all
 }
 
-/// The verdict of a subject, from the file or the cache folder. `is_one` says whether a choice is one
-/// of the candidates.
+/// The verdict of a subject, from the file or the cache folder. `is_one` says whether a choice is
+/// one of the candidates.
 ///
 /// # Errors
 /// [`Error::Value`] if the file has another choice, or cannot be written.

@@ -53,7 +53,8 @@ pub fn counts() -> (u64, u64) {
 static LOOSE: AtomicBool = AtomicBool::new(false);
 
 /// For all later launches: if `yes`, the seed of a launch chooses when its stores arrive, and a
-/// missing wait changes the result ([`Machine::loose`]). If not, the rules of visibility are checked.
+/// missing wait changes the result ([`Machine::loose`]). If not, the rules of visibility are
+/// checked.
 pub fn choose_order_of_stores(yes: bool) {
     LOOSE.store(yes, Ordering::Relaxed);
 }

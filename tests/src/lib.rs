@@ -7,6 +7,8 @@
 //! - `KJIT_TEST_DEVICE`: device of GPU tests (`cuda:0`)
 //! - `KJIT_REQUIRE_GPU`: GPU tests without a GPU fail instead of skipping
 //! - `KJIT_TEST_SEED`: repeats a random test with the seed that it printed
+//! - `KJIT_TEST_FLEET`: set, the tests of routers, lm-evaluation-harness and Codex CLI run, which
+//!   install large packages
 //! - `KJIT_TEST_ALL`: names, separated by commas, of tests that run all their cases, not only some:
 //!   `compile` (kernel matrix, minutes), `emulate` (machine code), `archs` (every architecture and
 //!   folders on simulated devices, ten minutes), `sequences` (all numbers of sequences, three

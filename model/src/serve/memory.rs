@@ -21,9 +21,9 @@ impl Worker {
         oldest.is_some()
     }
 
-    /// Preempts the newest of the sequences with the highest priority value: it returns to the queue
-    /// and is recomputed later. Returns `false` if there is only the oldest sequence, which always
-    /// runs.
+    /// Preempts the newest of the sequences with the highest priority value: it returns to the
+    /// queue and is recomputed later. Returns `false` if there is only the oldest sequence, which
+    /// always runs.
     pub(super) fn preempt_newest(&mut self) -> bool {
         let newer = self.running.iter().enumerate().skip(1);
         let Some((at, _)) = newer.max_by_key(|(_, r)| r.job.priority) else { return false };

@@ -74,8 +74,8 @@ impl RetainedSequences {
 
     /// Finds the longest prefix of `tokens` among the retained and the running sequences of `owner`
     /// (`running` has only sequences of this owner). At least one token remains to be fed. A
-    /// retained sequence with fewer than [`MIN_SHARED_TOKENS`] further tokens is continued. A longer one may be
-    /// useful again, so it is copied.
+    /// retained sequence with fewer than [`MIN_SHARED_TOKENS`] further tokens is continued.
+    /// A longer one may be useful again, so it is copied.
     pub fn source<'a>(
         &mut self,
         owner: Owner,

@@ -64,8 +64,8 @@ impl Waiting {
     }
 
     /// Removes the next request. It is from a client with the fewest running requests for its
-    /// weight; among those clients, from the one whose turn is next. `ready` may skip requests. Returns `None` while a
-    /// skipped request has been overtaken too often.
+    /// weight; among those clients, from the one whose turn is next. `ready` may skip requests.
+    /// Returns `None` while a skipped request has been overtaken too often.
     pub fn pop(
         &mut self,
         running: &HashMap<Client, usize>,

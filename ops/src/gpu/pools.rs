@@ -107,8 +107,8 @@ impl Gpu {
         Ok(Store::Gpu(Arc::clone(self), memory))
     }
 
-    /// Reads bytes from GPU memory after all work that writes them. Waits, and reports an index out of
-    /// range that a kernel has found.
+    /// Reads bytes from GPU memory after all work that writes them. Waits, and reports an index
+    /// out of range that a kernel has found.
     pub(crate) fn read(
         &self,
         memory: &DeviceBuffer<u8>,

@@ -1,8 +1,8 @@
 //! `flat_` instructions: the upper half of a lane's address says whether it is in LDS, in scratch
 //! memory or in global memory. Lanes of one instruction may differ.
 //!
-//! The counters: an access to LDS counts as one of LDS, all others as accesses to memory. A compiler
-//! that does not know which it is waits for both counters to be zero.
+//! The counters: an access to LDS counts as one of LDS, all others as accesses to memory. A
+//! compiler that does not know which it is waits for both counters to be zero.
 
 use crate::global::Global;
 use crate::lds::Lds;

@@ -148,7 +148,7 @@ fn clear_reports_removals_keeps_records_and_has_dry_run() {
             .starts_with("removed 0 of 3 entries")
     );
     let all = stdout(&mut cache(&home, &["clear"]));
-    assert!(all.starts_with("removed 3 of 3 entries") && all.contains("kept 1 records"), "{all}");
+    assert!(all.starts_with("removed 3 of 3 entries") && all.contains("1 records stay"), "{all}");
     assert!(stdout(&mut cache(&home, &["clear", "--records"])).contains("1 of 1 records"));
     let doc = json(&mut cache(&home, &["stat", "--json"]));
     assert_eq!(

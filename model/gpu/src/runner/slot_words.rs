@@ -1,4 +1,5 @@
-//! The control words of slots on the device: token ids, positions, sampling options and adjustments.
+//! The control words of slots on the device: token ids, positions, sampling options and
+//! adjustments.
 
 use super::GpuRunner;
 use crate::loaded_plan::NONE;

@@ -1,5 +1,5 @@
-//! Scratch memory, calls, and gfx8's accesses, in assembly: each kernel is right, and wrong with one
-//! line changed.
+//! Scratch memory, calls, and gfx8's accesses, in assembly: each kernel is right, and wrong with
+//! one line changed.
 
 use super::common::{Assembly, CDNA3, RDNA3, ready};
 
