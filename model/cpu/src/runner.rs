@@ -174,7 +174,8 @@ impl HostRunner {
     }
 
     /// Starts recording the rows of a value; `false` if the graph has no value of this name. Values
-    /// after the last state write have only rows with requested logits: feed with [`Want::All`] to
+    /// after the last state write have only rows with requested logits: feed with
+    /// [`Want::All`](kjit_exec::Want::All) to
     /// record all.
     pub fn tap(&mut self, name: &str) -> bool {
         let Some(id) = self.graph.find(name) else { return false };
@@ -189,7 +190,8 @@ impl HostRunner {
     }
 
     /// Starts to sum the squares of the inputs of all products. Products after the last state write
-    /// have only rows with requested logits: feed with [`Want::All`] to have all.
+    /// have only rows with requested logits: feed with
+    /// [`Want::All`](kjit_exec::Want::All) to have all.
     pub fn observe_inputs(&mut self) {
         self.observed = Some(Observed::default());
     }
