@@ -7,8 +7,7 @@ use pyo3::types::PyTuple;
 /// A queue of work on a device, beside the device's own. Work in a stream runs in order; streams
 /// run side by side. ``with stream:`` makes it the stream of this thread; the end of the block
 /// computes the tensors that were made in it and still live. A tensor of one stream may be used in
-/// another,
-/// which waits for it on the device.
+/// another, which waits for it on the device.
 ///
 /// ``priority`` below 0: its kernels go before those of other streams. The CPU has no queue: its
 /// work has ended when a call returns.

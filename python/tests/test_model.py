@@ -135,7 +135,7 @@ class Wrong(unittest.TestCase):
             ({"top_k": 1.5}, "top_k"),
             ({"top_p": 2}, "top_p"),
             ({"repeat_penalty": 0}, "repeat_penalty"),
-            ({"stop": ""}, "stop text"),
+            ({"stop": ""}, "stop string"),
             ({"max_tokens": -1}, "max_tokens"),
         ):
             with self.assertRaisesRegex(ValueError, says):

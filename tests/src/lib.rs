@@ -7,14 +7,13 @@
 //! - `KJIT_TEST_DEVICE`: device of GPU tests (`cuda:0`)
 //! - `KJIT_REQUIRE_GPU`: GPU tests without a GPU fail instead of skipping
 //! - `KJIT_TEST_SEED`: repeats a random test with the seed that it printed
-//! - `KJIT_TEST_FLEET`: set, the tests of routers, lm-evaluation-harness and Codex CLI run, which
-//!   install large packages
 //! - `KJIT_TEST_ALL`: names, separated by commas, of tests that run all their cases, not only some:
 //!   `compile` (kernel matrix, minutes), `emulate` (machine code), `archs` (every architecture and
 //!   folders on simulated devices, ten minutes), `sequences` (all numbers of sequences, three
 //!   minutes), `warm` (a third of the models for each card), `trust` (each instruction with wrong
-//!   results), `smollm2`, `streamed`, `stages`, `folder` (SmolLM2 on simulated devices, in 64 MB,
-//!   on two devices, as a folder)
+//!   results), `fleet` (routers, lm-evaluation-harness, Codex CLI: installs large packages),
+//!   `smollm2`, `streamed`, `stages`, `folder` (SmolLM2 on simulated devices, in 64 MB, on two
+//!   devices, as a folder)
 //! - `KJIT_TEST_ONLY`: runs only cases, kernels or architectures whose names contain it
 //!   (architectures: names separated by commas; empty: all cases)
 //! - `KJIT_TEST_COUNT`, `KJIT_TEST_FROM`: number of random inputs of a test, and the number of the

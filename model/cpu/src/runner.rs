@@ -175,8 +175,7 @@ impl HostRunner {
 
     /// Starts recording the rows of a value; `false` if the graph has no value of this name. Values
     /// after the last state write have only rows with requested logits: feed with
-    /// [`Want::All`](kjit_exec::Want::All) to
-    /// record all.
+    /// [`Want::All`](kjit_exec::Want::All) to record all.
     pub fn tap(&mut self, name: &str) -> bool {
         let Some(id) = self.graph.find(name) else { return false };
         let v = self.graph.value(id);

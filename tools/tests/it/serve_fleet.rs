@@ -1,5 +1,5 @@
 //! Programs that need minutes and large packages, with `kjit serve` on the CPU: routers in front of
-//! two servers, lm-evaluation-harness, Codex CLI. They run if `KJIT_TEST_FLEET` is set.
+//! two servers, lm-evaluation-harness, Codex CLI. They run if `KJIT_TEST_ALL` has `fleet`.
 
 use crate::support::served::{Served, command};
 use crate::support::smollm2;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 /// The folder with these packages (`scripts/fetch-clients NAME`); `None` if the test is skipped.
 fn packages(name: &str) -> Option<String> {
-    if std::env::var_os("KJIT_TEST_FLEET").is_none() {
-        eprintln!("SKIPPED: KJIT_TEST_FLEET is not set: this test takes minutes");
+    if !kjit_tests::all("fleet") {
+        eprintln!("SKIPPED: KJIT_TEST_ALL has no fleet: this test takes minutes");
         return None;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/fetch-clients");
