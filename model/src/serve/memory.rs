@@ -21,12 +21,15 @@ impl Worker {
         oldest.is_some()
     }
 
-    /// Preempts the newest of the sequences with the highest priority value: it returns to the
-    /// queue and is recomputed later. Returns `false` if there is only the oldest sequence, which
-    /// always runs.
+    /// Preempts a sequence of the client that has the newest one: its newest sequence with the
+    /// highest priority value. A priority has no effect on the sequences of other clients. The
+    /// sequence returns to the queue and is recomputed later. Returns `false` if there is only the
+    /// oldest sequence, which always runs.
     pub(super) fn preempt_newest(&mut self) -> bool {
+        let client = self.running.last().map(|r| r.job.client.clone());
         let newer = self.running.iter().enumerate().skip(1);
-        let Some((at, _)) = newer.max_by_key(|(_, r)| r.job.priority) else { return false };
+        let of_client = newer.filter(|(_, r)| Some(&r.job.client) == client.as_ref());
+        let Some((at, _)) = of_client.max_by_key(|(_, r)| r.job.priority) else { return false };
         let Running { id, mut job, fed, .. } = self.running.remove(at);
         job.sampler = self.session.as_mut().and_then(|session| session.sampler(id).ok()).cloned();
         if self.session.as_ref().is_some_and(|session| session.pages().is_some()) {
