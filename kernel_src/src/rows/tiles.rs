@@ -26,6 +26,16 @@ pub enum TileLayout {
 }
 
 impl TileLayout {
+    /// Index of an element of a matrix with `cols` columns.
+    #[must_use]
+    pub const fn index(self, row: usize, col: usize, cols: usize) -> usize {
+        match self {
+            TileLayout::Tiles => crate::mma::tiled_index(row, col, cols),
+            TileLayout::Panels => crate::mma::panel_index(row, col, cols),
+            TileLayout::Turned => crate::mma::turned_index(row, col, cols),
+        }
+    }
+
     /// The name in specs and in names of cases.
     #[must_use]
     pub const fn word(self) -> &'static str {

@@ -12,6 +12,7 @@ use kjit_graph::op::Offload;
 use kjit_graph::{Graph, Op, ValueId};
 use kjit_kernels::Kernel;
 use kjit_kernels::spec::Spec;
+use kjit_kernels::tiles::TileLayout;
 use std::collections::HashMap;
 
 /// The distinct compile jobs of all programs of a plan.
@@ -108,12 +109,17 @@ pub struct Builder<'g> {
     last_read: Vec<usize>,
     buffers: Vec<Pending>,
     values: HashMap<ValueId, BufferId>,
-    tiled: Vec<ValueId>,
+    tiled: Vec<(ValueId, TileLayout)>,
     launches: Vec<Launch>,
     step: usize,
     given: Option<BufferId>,
     embedded: Option<BufferId>,
     pauses: Vec<Pause>,
+}
+
+/// The layout of a value among those that are stored in a layout of products.
+fn layout_in(tiled: &[(ValueId, TileLayout)], v: ValueId) -> Option<TileLayout> {
+    tiled.iter().find(|(one, _)| *one == v).map(|(_, layout)| *layout)
 }
 
 impl<'g> Builder<'g> {
@@ -214,15 +220,15 @@ impl<'g> Builder<'g> {
         made
     }
 
-    /// As [`Builder::make`], for a value stored as f16 tiles.
-    pub fn make_tiled(&mut self, v: ValueId, bytes: u64) -> Bind {
-        self.tiled.push(v);
+    /// As [`Builder::make`], for a value stored as f16 in a layout of products.
+    pub fn make_tiled(&mut self, v: ValueId, bytes: u64, layout: TileLayout) -> Bind {
+        self.tiled.push((v, layout));
         self.make_sized(v, bytes)
     }
 
-    /// Whether a value is stored as f16 tiles.
+    /// Whether a value is stored as f16 in a layout of products.
     pub fn is_tiled(&self, v: ValueId) -> bool {
-        self.tiled.contains(&v)
+        layout_in(&self.tiled, v).is_some()
     }
 
     fn make_sized(&mut self, v: ValueId, bytes: u64) -> Bind {
@@ -368,7 +374,7 @@ impl<'g> Builder<'g> {
             Some(KeptValue {
                 value,
                 buffer: *self.values.get(&value)?,
-                tiled: self.tiled.contains(&value),
+                tiled: layout_in(&self.tiled, value),
             })
         });
         let (kept, buffers) = (kept.collect(), buffers.collect());

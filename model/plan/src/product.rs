@@ -60,7 +60,7 @@ impl Form {
     }
 
     /// The layout for the kernel that writes it.
-    const fn made(self) -> tiles::TileLayout {
+    pub const fn made(self) -> tiles::TileLayout {
         match self {
             Form::Tiles => tiles::TileLayout::Tiles,
             Form::Panels => tiles::TileLayout::Panels,
@@ -160,7 +160,7 @@ impl Lower<'_> {
     pub(super) fn make_as(&mut self, out: ValueId, form: Form) -> Bind {
         let value = self.graph.value(out);
         let bytes = form.bytes(self.program.tokens() as usize, value.slots * value.width);
-        let bind = self.program.make_tiled(out, bytes);
+        let bind = self.program.make_tiled(out, bytes, form.made());
         self.in_form.insert((out, None, form), bind);
         bind
     }

@@ -7,6 +7,7 @@ use kjit_engine::Target;
 use kjit_graph::ValueId;
 use kjit_kernels::SpecError;
 use kjit_kernels::spec::Spec;
+use kjit_kernels::tiles::TileLayout;
 
 /// A compile job and one of its kernels.
 #[derive(Debug, Clone, PartialEq)]
@@ -162,8 +163,8 @@ pub struct KeptValue {
     pub value: ValueId,
     /// The buffer of the value.
     pub buffer: BufferId,
-    /// True: stored as f16 tiles. False: rows of 32-bit elements.
-    pub tiled: bool,
+    /// The layout of f16 values for products; `None`: rows of 32-bit elements.
+    pub tiled: Option<TileLayout>,
 }
 
 impl Program {

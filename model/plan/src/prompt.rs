@@ -251,7 +251,8 @@ impl Lower<'_> {
             None => self.activations(&name, input, Form::Tiles, Some(&group))?,
         };
         if gate.gated() {
-            let y = self.program.make_tiled(out, Form::Tiles.bytes(rows, w.rows));
+            let bytes = Form::Tiles.bytes(rows, w.rows);
+            let y = self.program.make_tiled(out, bytes, Form::Tiles.made());
             return self.tiles(
                 &name,
                 spec,

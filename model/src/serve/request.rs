@@ -113,8 +113,8 @@ pub struct Request {
     /// with weight 1 before the other's turn comes first. 0 counts as 1.
     pub weight: u32,
     /// The order among the client's waiting requests: lower values run first, equal values in the
-    /// order of their arrival. Of the client's requests, the one with the highest value is preempted
-    /// first.
+    /// order of their arrival. Of the client's running requests, the one with the highest value is
+    /// preempted first.
     pub priority: i32,
     /// The owner of the text. Only requests of the same owner reuse it, wait for it, or can find
     /// out from response times that it was cached.

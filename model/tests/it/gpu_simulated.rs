@@ -136,7 +136,9 @@ fn prompt_with(model: &str, arch: &str, kv: KvType, adapted: bool) {
             let Some(got) = machine.value(&program, ValueId(i as u32), chunk.len()) else {
                 continue;
             };
-            if program.kept.iter().any(|k| k.value.0 as usize == i && k.tiled) && v.slots > 1 {
+            if program.kept.iter().any(|k| k.value.0 as usize == i && k.tiled.is_some())
+                && v.slots > 1
+            {
                 continue; // They are stored in the order of the groups.
             }
             let each = v.slots * v.width;

@@ -6,7 +6,6 @@ use half::f16;
 use kjit_engine::Target;
 use kjit_kernels::heads::angles;
 use kjit_kernels::layout::Layout;
-use kjit_kernels::mma::tiled_index;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{
@@ -207,10 +206,10 @@ impl<'a> Machine<'a> {
         let bytes = &self.arena[(base + b.offset) as usize..][..b.bytes as usize];
         let value = self.graph.value(v);
         let cols = value.slots * value.width;
-        if kept.tiled {
+        if let Some(layout) = kept.tiled {
             let halves = bytes.as_chunks::<2>().0;
             let at = |i: usize| {
-                f16::from_le_bytes(halves[tiled_index(i / cols, i % cols, cols)]).to_f32()
+                f16::from_le_bytes(halves[layout.index(i / cols, i % cols, cols)]).to_f32()
             };
             return Some((0..rows * cols).map(at).collect());
         }

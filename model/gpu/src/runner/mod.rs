@@ -45,7 +45,6 @@ use kjit_engine::Stream;
 use kjit_engine::{Device, DeviceInfo, PinnedBuffer, Vendor};
 use kjit_exec::{PageCount, Probe, SessionError};
 use kjit_graph::Graph;
-use kjit_kernels::mma::tiled_index;
 use launched::{LISTS, LaunchedSteps};
 use pages::Pages;
 use recordings::{RecordedLaunches, RecordingKey, SamplingMode};
@@ -298,12 +297,15 @@ impl GpuRunner {
         let Some(kept) = program.kept.iter().find(|k| k.value == id) else { return Ok(None) };
         let (v, view) = (self.graph.value(id), r.buffer(program, kept.buffer)?);
         let cols = v.slots * v.width;
-        if !kept.tiled {
+        let Some(layout) = kept.tiled else {
             return Ok(Some(r.stream.read(&view.cast::<f32>()?.slice(..rows * cols)?)?));
-        }
+        };
         let halves = r.stream.read(&view.cast::<u16>()?)?;
         let at = |i: usize| {
-            halves.get(tiled_index(i / cols, i % cols, cols)).copied().unwrap_or(f16::NAN.to_bits())
+            halves
+                .get(layout.index(i / cols, i % cols, cols))
+                .copied()
+                .unwrap_or(f16::NAN.to_bits())
         };
         Ok(Some((0..rows * cols).map(|i| f16::from_bits(at(i)).to_f32()).collect()))
     }
