@@ -103,8 +103,8 @@ fn other_contents_and_other_artefacts_are_refused() {
     let good = String::from_utf8(server.state().manifests["v1"].clone()).unwrap();
     let digest = format!("sha256:{}", sha256(&noise(5000, 7)));
     for (from, to, says) in [
-        ("\"size\":5000", "\"size\":4999", "another content"),
-        ("\"size\":5000", "\"size\":5001", "another content"),
+        ("\"size\":5000", "\"size\":4999", "does not match its digest"),
+        ("\"size\":5000", "\"size\":5001", "does not match its digest"),
         ("\"size\":5000", "\"size\":-1", "no size"),
         (digest.as_str(), "sha256:../../x", "no SHA-256"),
         (PACK_TYPE, "text/plain", "not one layer"),
