@@ -128,7 +128,7 @@ fn copies_use_page_locked_blocks() {
         assert_eq!(device.clear_pinned().unwrap(), held + (512 << 10));
         assert_eq!(device.pinned_statistics().unwrap().held, 0);
         let refused = device.warm_up_pinned(&[1 << 30; 300]).unwrap_err().to_string();
-        assert!(refused.contains("pass the limit"), "{refused}");
+        assert!(refused.contains("exceed the limit"), "{refused}");
     });
 }
 
